@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rlrun.commands.schema import schema as schema
     from rlrun.commands.train import Result as Result
     from rlrun.commands.train import train as train
+    from rlrun.commands.upload import upload as upload
     from rlrun.core.clock import timed as timed
     from rlrun.devtools.init import init as init
     from rlrun.export.making import export_onnx as export_onnx
@@ -53,6 +54,7 @@ _HOMES = {
     "schema": "commands.schema",
     "timed": "core.clock",
     "train": "commands.train",
+    "upload": "commands.upload",
     "why": "analysis.why",
 }
 

@@ -14,8 +14,8 @@ from tests.identical import compare, differing
 from tests.resume.twins import copy_as_killed
 
 import rlrun
-from rlrun.callbacks.log import Logger
-from rlrun.callbacks.sinks import Jsonl, TensorBoard, Wandb, make_sinks
+from rlrun.callbacks.logging.logger import Logger
+from rlrun.callbacks.logging.sinks import Jsonl, TensorBoard, Wandb, make_sinks
 from rlrun.collect import links
 from rlrun.runs.directory import RunDir
 from rlrun.training import metrics

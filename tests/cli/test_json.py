@@ -68,6 +68,7 @@ CALLS = [  # a command, its arguments, and a part of what it prints
     (("list",), "cartpole"),
     (("doctor",), "findings"),
     (("init", "catching"), "catching"),
+    (("upload", "run", "--to", "mlflow"), "records"),
 ]
 
 

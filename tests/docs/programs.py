@@ -73,6 +73,10 @@ def _without_promise(overrides: list[str]) -> list[str]:
     return [override for override in overrides if override != "--expect"]
 
 
+def _offline(overrides: list[str]) -> list[str]:
+    return [*overrides, "mode=offline"]
+
+
 def _listing(overrides: list[str]) -> list[str]:
     return ["ls", *overrides[1:]]
 
@@ -80,6 +84,7 @@ def _listing(overrides: list[str]) -> list[str]:
 EXCUSES = [
     Excuse(r"launcher=slurm", "wants Slurm; its jobs run locally: tests/sweep/test_launchers.py", _listed),
     Excuse(r"launcher=ray", "wants Ray; jobs by it: tests/sweep/test_launchers.py", _listed),
+    Excuse(r"--to wandb", "wants an account: tests/callbacks/test_sinks.py", _offline),
     Excuse(r"rlrun watch", "wants a terminal: tests/cli/test_watch.py", _listing),
     Excuse(r"--expect", "a run of a moment keeps no promise: tests/cli/test_expect.py", _without_promise),
     Excuse(r"compile=true", "compiles for ten seconds: tests/compile/test_algorithms.py", _checked),

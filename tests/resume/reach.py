@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.callbacks.log import System
+from rlrun.callbacks.logging.logger import System
 from rlrun.core.clock import Spent, is_clock
 from rlrun.core.generators import Generators
 from rlrun.env.recorded import ActionLog, StepBlock

@@ -14,7 +14,7 @@ import pytest
 from tests.identical import stamps
 
 from rlrun.callbacks.checkpoint import point
-from rlrun.callbacks.sinks import Jsonl
+from rlrun.callbacks.logging.sinks import Jsonl
 from rlrun.core.errors import LostRun, RlrunError, RunDirError
 from rlrun.runs import files, manifest
 from rlrun.runs import lock as locks

@@ -530,7 +530,7 @@ def test_the_recipe_of_wandb_sweeps_runs_as_their_agent_does(project, forked):
 
 @pytest.mark.parametrize(("variables", "mode"), [({}, "offline"), ({"WANDB_SWEEP_ID": "x"}, "online")])
 def test_wandb_is_online_below_an_agent_of_theirs(variables, mode, monkeypatch):
-    from rlrun.callbacks.sinks import Wandb
+    from rlrun.callbacks.logging.sinks import Wandb
 
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.delenv("WANDB_SWEEP_ID", raising=False)

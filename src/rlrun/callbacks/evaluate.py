@@ -15,7 +15,7 @@ import torch
 
 from rlrun import checkpointing
 from rlrun.callbacks.checkpoint import Checkpointer
-from rlrun.callbacks.log import Logger
+from rlrun.callbacks.logging.logger import Logger
 from rlrun.callbacks.schedule import due_offline
 from rlrun.collect import async_evaluation
 from rlrun.collect import video as videos

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.checkpoint import Checkpointer
-from rlrun.callbacks.log import Logger
+from rlrun.callbacks.logging.logger import Logger
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.schedule import following
 from rlrun.collect.evaluate import restored_generators

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.joint import with_terms
-from rlrun.callbacks.log import Logger
+from rlrun.callbacks.logging.logger import Logger
 from rlrun.callbacks.schedule import following
 from rlrun.collect.agents import Agent, Response, initial_state, prepared, to_arrays, to_tensors
 from rlrun.collect.evaluate import Moment, evaluate, restored_generators, stage

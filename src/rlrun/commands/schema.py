@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rlrun.callbacks.sinks import SINKS
+from rlrun.callbacks.logging.sinks import SINKS
 from rlrun.config.build import find_target, parameters
 from rlrun.config.files import read_yaml
 from rlrun.config.interpolation import child, dotted, leaves, mentions, nested

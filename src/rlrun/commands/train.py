@@ -16,7 +16,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun import config as configuration
 from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport, Validation
-from rlrun.callbacks.log import sending_files
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.collect.agents import require_actions
 from rlrun.collect.evaluate import restored_generators
@@ -299,8 +298,7 @@ class Experiment:
                 run_dir.echo(line, logging.WARNING)
             for path, layers in self.networks().items() if self.config.log.get("networks") else ():
                 run_dir.echo(f"{path}: {layers}")
-            files = sending_files(self.part(Logger))
-            with keep_fresh(run_dir), self._together(run_dir), processes.refused(), run_dir.noting_warnings(), files:
+            with keep_fresh(run_dir), self._together(run_dir), processes.refused(), run_dir.noting_warnings():
                 self.trainer.train(partial(self._complete_resume, resumed) if self._drawn is not None else None)
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
         except KeyboardInterrupt as error:

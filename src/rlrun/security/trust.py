@@ -83,7 +83,8 @@ PARTS = (
 FUNCTIONS = (  # some are parts, too: they compute, or make one
     *("rlrun.algorithms", "rlrun.nn", "rlrun.ops", "rlrun.env.make.make", "rlrun.env.vector.spaces_of"),
     *("rlrun.memory.sources.spaces_in", "rlrun.memory.split", "rlrun.memory.intrinsic.effort"),
-    *("rlrun.callbacks.sinks.make_sinks", "rlrun.callbacks.joint.replaced", "torch.nn.functional", "torch.nn.init"),
+    *("rlrun.callbacks.logging.sinks.make_sinks", "rlrun.callbacks.joint.replaced"),
+    *("torch.nn.functional", "torch.nn.init"),
 )
 ELEMENTWISE = tuple(f"torch.{name}" for name in "abs clamp exp log1p sigmoid sign sqrt square tanh".split())  # noqa: SIM905
 # Where the environments with a registered id are defined.

@@ -5,19 +5,19 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rlrun.callbacks.feed import Feed
-from rlrun.callbacks.record import Record, axis_of
+from rlrun.callbacks.logging.record import Record, Sink, axis_of
+from rlrun.callbacks.logging.sinks import Jsonl
 from rlrun.callbacks.schedule import due_offline, following
-from rlrun.callbacks.sinks import Sink
 from rlrun.core.clock import Spent
+from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import row_count
 from rlrun.core.typing import Batch
 from rlrun.runs.directory import RunDir
@@ -37,8 +37,8 @@ class Logger(Callback):
     end of the next update or of training.
 
     Only `seconds`, names under `time/` and `system/`, and names ending in `_per_second` depend on the clock. A sink
-    that fails is left out until it works again, unless it raises an `RlrunError`. The logger comes after the evaluator,
-    to end with its last record.
+    that raises is dropped with one warning, unless it raises an `RlrunError`. The logger comes after the evaluator, to
+    end with its last record.
 
     Args:
         sinks: where records go.
@@ -48,7 +48,7 @@ class Logger(Callback):
 
     Attributes:
         samples: rows of all batches, if they are the axis.
-        approximate: why a sink lacks records from before a resume, or None.
+        approximate: why `metrics.jsonl` lacks records from before a resume, or None.
     """
 
     cycle = 1
@@ -60,9 +60,7 @@ class Logger(Callback):
         self.axis = axis
         self.samples = 0
         self._all = list(sinks)
-        self._feeds: list[Feed] = []
-        self.unsent: list[Feed] = []  # open at the end, for files
-        self._missing: Mapping[str, int] = {}  # records that sinks lacked at the checkpoint of a resume
+        self._sinks: list[Sink] = []  # open ones
         self.approximate: str | None = None
         self._callbacks: Mapping[str, Callback] = {}
         self._loader: Any = None
@@ -105,11 +103,11 @@ class Logger(Callback):
         self._spent = self._spent if spent is None else spent
         self._start = time.perf_counter()
         run = None if run_dir is None else RunDir(run_dir)
-        for sink in self._all:
-            if run is not None or not sink.writes_files:
-                self._feeds.append(feed := Feed(sink, offline=self.offline, axis=self.axis))
-                feed.open(run, config or {}, self._records, self._newest, self._missing.get(feed.name, 0))
-                self.approximate = self.approximate or getattr(sink, "approximate", None)
+        start = {"records": self._records, "axis": self._newest}
+        for sink in self._all if run is not None else [sink for sink in self._all if not sink.writes_files]:
+            if works(sink, partial(sink.open, run, config or {}, **start)):
+                self._sinks.append(sink)
+        self.approximate = next((sink.approximate for sink in self._sinks if isinstance(sink, Jsonl)), None)
         self._spent.shares()  # from here on
         self._start = time.perf_counter()
 
@@ -165,18 +163,14 @@ class Logger(Callback):
                 self._uncounted = {**self._uncounted, **record}
             elif self._open is not None:  # the last evaluation came after it was collected
                 self._open = {**self._open, **self._spent.shares(again=True)}
-            for feed in self._feeds:
-                feed.retry_now()
             if record := {**self._uncounted, **(self._open or {})}:
                 self._emit(record, deepcopy(self._windows))
         except Exception:
             if in_order:
                 raise
         finally:
-            self.unsent = [feed for feed in self._feeds if in_order and feed.takes_files]
-            for feed in self._feeds:
-                if feed not in self.unsent:
-                    feed.close(None if in_order else error)
+            for sink in reversed(self._sinks):
+                works(sink, partial(sink.close, not in_order))
 
     def _after(self, record: Mapping[str, Any]) -> int:
         return following(record["env_steps"] if self.offline else axis_of(record), self.every)
@@ -227,8 +221,9 @@ class Logger(Callback):
         with self._spent.during("write"):
             record |= windows.read() if windows.take(record) else {}
             numbers = numbers_of(record)
-            for feed in self._feeds:
-                feed.write(record if getattr(feed.sink, "media", False) else numbers, self._records)
+            self._sinks = [
+                sink for sink in self._sinks if works(sink, partial(sink.write, record if sink.media else numbers))
+            ]
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"every {self.every:,} steps" if self.every else "at the end"
@@ -236,7 +231,6 @@ class Logger(Callback):
     def state_dict(self) -> dict[str, Any]:
         windows = {name: callback.store.windows.state_dict() for name, callback in self._callbacks.items()}
         further = {
-            "missing": {feed.name: n for feed in self._feeds if (n := self._records - feed.records) > 0},
             "samples": self.samples,
             "windows": self._windows.state_dict(),
             "callbacks": self._saved | {name: state for name, state in windows.items() if state},
@@ -253,7 +247,7 @@ class Logger(Callback):
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self._last, self._before = dict(state["last"]), state["seconds"]
-        self._records, self._newest, self._missing = state["records"], state["newest"], state.get("missing", {})
+        self._records, self._newest = state["records"], state["newest"]
         self._pending, self._open = (
             unpacked(record) if (record := state.get(name)) else None for name in ("pending", "open")
         )  # states of before had none
@@ -267,18 +261,21 @@ class Logger(Callback):
         self._due = self._after(self._last)
 
 
-@contextmanager
-def sending_files(logger: Logger | None) -> Iterator[None]:
-    """Close the sinks that take files when all callbacks have ended; after an error of one, nothing is sent."""
-    error: BaseException | None = None
+def works(sink: Sink, call: Callable[[], None]) -> bool:
+    """Call a sink; return False, after a warning, if it raises: it gets nothing more.
+
+    Raises:
+        RlrunError: the run cannot go on without this sink.
+    """
     try:
-        yield
-    except BaseException as failure:
-        error = failure
+        call()
+    except RlrunError:
         raise
-    finally:
-        for feed in logger.unsent if logger else ():
-            feed.close(error)
+    except Exception as error:
+        name, text = type(sink).__name__.lower(), f"{type(error).__name__}: {error}"
+        _messages.warning("logger %s is left out from here on: %s", name, text)
+        return False
+    return True
 
 
 def rows_in(batch: Batch) -> int:

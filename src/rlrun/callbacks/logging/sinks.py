@@ -1,4 +1,4 @@
-"""Sinks of metric records: files, terminal and services."""
+"""Sinks of metric records by name, and those without a service: `metrics.jsonl` and the terminal."""
 
 import errno
 import inspect
@@ -8,43 +8,23 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
-from rlrun.callbacks.record import BEST, FINAL, Placed, Record, as_gif, gif, hyperparameters
-from rlrun.callbacks.trackers import Mlflow, Trackio, Wandb
-from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
+from rlrun.callbacks.logging.mlflow import Mlflow
+from rlrun.callbacks.logging.record import Record, Sink, Tracker
+from rlrun.callbacks.logging.tensorboard import TensorBoard
+from rlrun.callbacks.logging.trackio import Trackio
+from rlrun.callbacks.logging.wandb import Wandb
+from rlrun.core.errors import BuildError, ConfigError, RlrunError, did_you_mean
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import finite, reason
 from rlrun.runs.heartbeat import require_own
-from rlrun.runs.progress import line, position, values_of
-from rlrun.training.metrics import Distribution, Image, Text, Video
+from rlrun.runs.progress import line, position
 
 LONGEST = 1 << 24  # bytes of a line
 
 
-class Sink(Protocol):
-    """Receives records in the order of time, except for results of evaluations in a process of their own.
-
-    After an error it is closed and opened again.
-
-    With an attribute `media` that is True, records have `Distribution`, `Image`, `Video` and `Text` as well; otherwise
-    they have numbers alone. With a true attribute `artifacts`, its method `send(run)` is called before `close`.
-    """
-
-    writes_files: bool  # left out of a run without a directory
-
-    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
-        """Start, or continue after so many records, the last at `axis`; forget later ones."""
-
-    def write(self, record: Record) -> None:
-        """Write one record."""
-
-    def close(self, error: BaseException | None) -> None:
-        """Finish; `error` is the run's failure, or None."""
-
-
-class Jsonl:
+class Jsonl(Sink):
     """`metrics.jsonl`: one JSON object a line; a number that JSON lacks (NaN, infinity) is null.
 
     The checkpointer syncs the file before it saves a state.
@@ -61,7 +41,7 @@ class Jsonl:
         self._run: RunDir | None = None
         self._path = ""
 
-    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
+    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int = 0, axis: int = 0) -> None:
         assert run is not None
         self._run, self._path = run, str(run.metrics)
         try:
@@ -93,7 +73,7 @@ class Jsonl:
         except OSError as error:
             raise RlrunError(f"{self._path} cannot be written: {reason(error)}") from error
 
-    def close(self, error: BaseException | None) -> None:
+    def close(self, failed: bool = False) -> None:
         if self._handle is not None:
             handle, self._handle = self._handle, None
             try:
@@ -104,7 +84,7 @@ class Jsonl:
                 os.close(handle)
 
 
-class Terminal:
+class Terminal(Sink):
     """One live line on a terminal; elsewhere plain lines at an interval. Both on standard error, never wrapped.
 
     Args:
@@ -113,8 +93,6 @@ class Terminal:
         seconds: between plain lines, at least.
         stream: standard error unless given.
     """
-
-    writes_files = False
 
     def __init__(
         self, total: int | None = None, *, offline: int = 0, seconds: float = 10.0, stream: TextIO | None = None
@@ -129,7 +107,7 @@ class Terminal:
         self._printed = -math.inf
         self._live: Any = None
 
-    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
+    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int = 0, axis: int = 0) -> None:
         stream = self.stream or sys.stderr
         if stream.isatty() and os.environ.get("TERM") != "dumb":
             self._live = _live(stream)
@@ -146,7 +124,7 @@ class Terminal:
         if time.monotonic() - self._printed >= pause:
             self._show()
 
-    def close(self, error: BaseException | None) -> None:
+    def close(self, failed: bool = False) -> None:
         if self._unseen:
             self._show()
         if self._live is not None:
@@ -175,81 +153,6 @@ def _live(stream: TextIO) -> Any:
 
     # no refresh thread: it would interrupt training ten times a second
     return Live(console=Console(file=stream), auto_refresh=False, redirect_stdout=False)
-
-
-class TensorBoard(Placed):
-    """`tensorboard/`: tags are the metrics' names.
-
-    The config is the text `config`. The HParams tab has the run's overrides and the algorithm's numbers, and the final
-    and the best evaluation. Each evaluation's video is a GIF.
-    """
-
-    def __init__(self) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-            from torch.utils.tensorboard.summary import hparams
-        except ImportError:
-            raise MissingExtra("logger tensorboard", "tensorboard", "tensorboard") from None
-        self._make = SummaryWriter
-        self._summaries: Any = hparams
-        self._writer: Any = None
-        self._run: RunDir | None = None
-        self._at = 0  # axis of the newest record
-
-    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
-        assert run is not None
-        purge = axis + 1 if records else 0  # hides records after the checkpoint of an interrupted run
-        self._writer = self._make(str(run.tensorboard), purge_step=purge)  # type: ignore[no-untyped-call]
-        self._run, self._at = run, axis
-        if run.config.is_file():
-            text = run.config.read_text(encoding="utf-8", errors="replace")
-            self._writer.add_text("config", f"```\n{text}\n```", axis)
-        self._hparams = self._summaries(hyperparameters(run, config), dict.fromkeys((FINAL, BEST), 0.0))
-        for summary in self._hparams[:2]:
-            self._writer._get_file_writer().add_summary(summary)
-
-    def write(self, record: Record) -> None:
-        self._at = at = self.place(record)
-        for name, value in record.items():
-            if isinstance(value, Distribution):
-                self._add_histogram(name, value, at)
-            elif isinstance(value, Image):
-                self._writer.add_image(name, value.pixels, at, dataformats="HWC")
-            elif isinstance(value, Video):
-                self._add_gif(name, gif(value), at)
-            elif isinstance(value, Text):
-                self._writer.add_text(name, value.text, at)
-            else:
-                self._writer.add_scalar(name, value, at)
-        if FINAL in record:
-            self._add_evaluation(record, at)
-        self._writer.flush()  # a full disk is noticed by this record, not by a later one
-
-    def _add_histogram(self, name: str, value: Distribution, at: int) -> None:
-        counts, edges = value.counts.tolist(), value.edges.tolist()  # TensorBoard's first bin ends at the first edge
-        self._writer.add_histogram_raw(name, edges[0], edges[-1], sum(counts), 0, 0, edges, [0, *counts], at)
-
-    def _add_evaluation(self, record: Record, at: int) -> None:
-        assert self._run is not None
-        path = self._run.evaluation_video(record["env_steps"], record["updates"], offline=self.offline > 0)
-        if path.is_file() and not path.is_symlink():
-            with suppress(RlrunError):  # the video itself is there
-                self._add_gif("evaluation/video", as_gif(path), at)
-
-    def _add_gif(self, name: str, data: bytes, at: int) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        width, height = (int.from_bytes(data[place : place + 2], "little") for place in (6, 8))
-        # torch's `add_video` writes the same, by moviepy
-        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
-        self._writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), at)
-
-    def close(self, error: BaseException | None) -> None:
-        assert self._run is not None
-        if returns := [*filter(math.isfinite, values_of(self._run.metrics, FINAL))]:
-            self._writer.add_scalar(BEST, max(returns), self._at)
-        self._writer._get_file_writer().add_summary(self._hparams[2])
-        self._writer.close()
 
 
 SINKS: dict[str, type[Any]] = {
@@ -281,7 +184,7 @@ def make_sinks(
     wanted: dict[str, Mapping[str, Any]] = {"jsonl": {}}
     sinks: list[Sink] = []
     for entry in names or ():
-        if hasattr(entry, "write"):
+        if isinstance(entry, Sink):
             sinks.append(entry)
             continue
         if isinstance(entry, Mapping) and len(entry) == 1:
@@ -293,7 +196,7 @@ def make_sinks(
         wanted[name] = {**({"total": total, "offline": offline} if name == "terminal" else {}), **(arguments or {})}
     chosen = [_make(name, arguments) for name, arguments in wanted.items()]
     for sink in chosen:
-        if isinstance(sink, Placed):
+        if isinstance(sink, Tracker):
             sink.offline, sink.axis = offline, axis
     return chosen + sinks
 
@@ -303,7 +206,5 @@ def _make(name: str, arguments: Mapping[str, Any]) -> Sink:
     for key in arguments.keys() - {*settings, "total", "offline"}:
         listed = f"; it takes {', '.join(settings) or 'none'}"
         raise BuildError(f"logger.{name}: no setting '{key}'{did_you_mean(key, settings) or listed}")
-    if not isinstance(arguments.get("artifacts", False), bool):
-        raise BuildError(f"logger.{name}.artifacts: wanted true or false, got {arguments['artifacts']!r}")
     sink: Sink = SINKS[name](**arguments)
     return sink

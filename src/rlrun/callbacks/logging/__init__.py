@@ -1,0 +1,1 @@
+"""The logger, and the sinks that its records go to."""

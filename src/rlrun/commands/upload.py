@@ -1,0 +1,64 @@
+"""Send the metrics of a run to a service; the Python equivalent of `rlrun upload`."""
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from rlrun.callbacks.logging.sinks import make_sinks
+from rlrun.config.files import one_line
+from rlrun.config.interpolation import plain
+from rlrun.config.overrides import parse
+from rlrun.config.saved import load, select
+from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import head, known
+from rlrun.runs.heartbeat import require_idle
+
+SERVICES = ("wandb", "mlflow")
+
+
+def upload(run: Path | str, to: str, settings: Iterable[str] = ()) -> int:
+    """Write all records of `metrics.jsonl` into a new run of a service; return their number.
+
+    A resume with that logger continues the new run.
+
+    Args:
+        run: a run directory that no process is working on.
+        to: `wandb`, online unless WANDB_MODE says otherwise, or `mlflow`.
+        settings: of the logger, such as `project=mine`, beside those of the run's config but `mode` and `uri`.
+
+    Raises:
+        RequestError: the service is unknown.
+        RunDirError: a process works on the run, or it has no records.
+        RlrunError: the service did not take them.
+    """
+    if to not in SERVICES:
+        raise RequestError(f"--to {to}: wanted {' or '.join(SERVICES)}{did_you_mean(to, SERVICES)}")
+    directory = RunDir.open(run)
+    config = load(directory.config)
+    node = select(config, resolve=True, package="callbacks.logger.sinks")
+    own = [entry[to] for entry in node.get("names") or () if isinstance(entry, dict) and entry.get(to)]
+    chosen = {key: value for entry in own for key, value in entry.items() if key not in ("mode", "uri")}
+    chosen |= {"mode": os.environ.get("WANDB_MODE", "online")} if to == "wandb" else {}
+    chosen |= {setting.key: setting.value for setting in parse(settings)}
+    axis = {name: node[name] for name in ("offline", "axis") if name in node}
+    sink = make_sinks([{to: chosen}], **axis)[-1]
+    require_idle(directory)
+    if not directory.metrics.is_file():
+        raise RunDirError(f"{directory.metrics} is missing: the run has no records")
+    lines = directory.metrics.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()  # a kill cuts the last one
+    note = directory.path / to / "id"
+    before = head(note, 33)
+    note.unlink(missing_ok=True)
+    try:
+        sink.open(directory, plain(config))
+        for line in lines:
+            sink.write({name: math.nan if value is None else value for name, value in json.loads(line).items()})
+        sink.close(known(directory.summary).get("status") == "failed")
+    except Exception as error:
+        if before:
+            note.write_bytes(before)
+        raise RlrunError(f"{to} did not take the run: {type(error).__name__}: {one_line(error)}") from error
+    return len(lines)
