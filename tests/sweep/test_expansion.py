@@ -1,9 +1,11 @@
 """From overrides with several values to jobs."""
 
+import re
+
 import pytest
 
 from rlrun.config import compose
-from rlrun.config.expansion import expand, identity
+from rlrun.config.expansion import expand, identity, read, values
 from rlrun.core.errors import ConfigError
 
 SMALL = ("algorithm=dqn", "env=cartpole")
@@ -29,6 +31,36 @@ def labels(*overrides):
 )
 def test_each_way_to_name_several_values(override, expected):
     assert labels(override) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("range(0.1,0.4,0.1)", [0.1, 0.2, 0.3]),
+        ("range(0.1,1.0,0.1)", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]),
+        ("range(1,0,-0.25)", [1.0, 0.75, 0.5, 0.25]),
+        ("range(0.4,0.1,-0.1)", [0.4, 0.3, 0.2]),
+        ("range(1e-3,4e-3,1e-3)", [0.001, 0.002, 0.003]),
+        ("range(-0.3,0,0.1)", [-0.3, -0.2, -0.1]),
+        ("sort(range(0.3,0.0,-0.1))", [0.1, 0.2, 0.3]),
+        ("tag(a,range(0.1,0.4,0.1))", [0.1, 0.2, 0.3]),
+        ("range(1,2.1,0.5)", [1.0, 1.5, 2.0]),
+        ("range(9007199254740993,9007199254740995)", [9007199254740993, 9007199254740994]),
+        ("range(0.4,0.1,0.1)", []),
+    ],
+)
+def test_a_range_counts_as_people_do(text, expected):
+    assert [*values(read(f"key={text}"), None)] == [*map(str, expected)]
+
+
+def test_a_range_is_shuffled():
+    assert {*values(read("key=shuffle(range(0.1,0.4,0.1))"), None)} == {"0.1", "0.2", "0.3"}
+
+
+@pytest.mark.parametrize("text", ["range(inf)", "range(0,1,0)", "range(0.1,0.4,0.0)", "range(0,1,1e-9)", "range(1e99)"])
+def test_a_range_without_end_is_refused(text):
+    with pytest.raises(ConfigError, match=rf"^'key={re.escape(text)}': (wanted range|it lists more than 100,000)"):
+        [*values(read(f"key={text}"), None)]
 
 
 def test_the_last_word_changes_fastest():

@@ -51,6 +51,7 @@ def as_x(values):
         ("a=range(2,9,3)", Dimension("a", low=2, high=8, step=3)),
         ("a=range(9,2,-3)", Dimension("a", low=3, high=9, step=3)),
         ("a=range(0,1,0.25)", Dimension("a", low=0.0, high=0.75, step=0.25)),
+        ("a=range(0.1,0.4,0.1)", Dimension("a", low=0.1, high=0.3, step=0.1)),
         ("a=tag(log,range(1,9))", Dimension("a", low=1, high=8, step=1, log=True)),
         ("a=tag(log,int(interval(1,5)))", Dimension("a", low=1, high=5, log=True)),
         ("a=relu,tanh", Dimension("a", choices=("relu", "tanh"))),

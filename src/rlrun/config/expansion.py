@@ -3,16 +3,19 @@
 import hashlib
 import json
 import logging
+import math
 import pickle
+import random
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
@@ -25,6 +28,7 @@ from rlrun.config.schema import CHANGEABLE
 from rlrun.core.errors import ConfigError
 
 DIGITS = 12  # of a job's key
+MOST = 100_000  # values of a range
 
 _messages = logging.getLogger("rlrun")
 
@@ -185,6 +189,23 @@ def _alternatives(text: str, config_dir: Path | None) -> list[str]:
     return [f"{override.get_key_element()}={value}" for value in named]
 
 
+def numbers_of(value: RangeSweep, text: str) -> Sequence[float]:
+    """Return the numbers of a range, its end excluded: `range(0.1,0.4,0.1)` has three, as in decimal arithmetic.
+
+    Raises:
+        ConfigError: it has no end, or too many numbers.
+    """
+    bounds = value.start or 0, value.stop or 0, value.step
+    if not all(map(math.isfinite, bounds)) or not value.step:
+        raise ConfigError(f"'{text}': wanted range(FIRST,END,STEP), finite numbers and a step that is not 0")
+    if all(isinstance(number, int) for number in bounds):
+        return range(*map(int, bounds))
+    first, stop, step = (Fraction(f"{number:.15g}") for number in bounds)
+    if (stop - first) / step > MOST:
+        raise ConfigError(f"'{text}': it lists more than {MOST:,} values")
+    return [float(first + index * step) for index in range(math.ceil((stop - first) / step))]
+
+
 def values(override: Override, config_dir: Path | None) -> Iterator[str]:
     """Yield the values of an override, if they are finite.
 
@@ -192,6 +213,12 @@ def values(override: Override, config_dir: Path | None) -> Iterator[str]:
         ConfigError: a pattern among files where there are none.
     """
     value = override.value()
+    if isinstance(value, RangeSweep):
+        numbers = numbers_of(value, str(override.input_line))
+        if len(numbers[: MOST + 1]) > MOST:
+            raise ConfigError(f"'{override.input_line}': it lists more than {MOST:,} values")
+        yield from map(str, random.sample(numbers, len(numbers)) if value.shuffle else numbers)
+        return
     if not isinstance(value, Glob):
         yield from override.sweep_string_iterator()
         return

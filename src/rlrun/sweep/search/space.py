@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
-from rlrun.config.expansion import read, values
+from rlrun.config.expansion import numbers_of, read, values
 from rlrun.config.overrides import parse
 from rlrun.config.schema import CHANGEABLE
 from rlrun.core.errors import ConfigError
@@ -190,13 +190,11 @@ def _dimension(override: Override, config_dir: Path | None) -> Dimension:
 
 
 def _stepped(name: str, value: RangeSweep, text: str) -> Dimension:
-    first, step = value.start or 0, value.step
-    count = math.ceil(((value.stop or 0) - first) / step) if step else 0
-    if count < 1:
+    numbers = numbers_of(value, text)
+    if not numbers:
         raise ConfigError(f"'{text}': this lists no value")
-    kind = int if all(isinstance(number, int) for number in (first, step)) else float
-    low, high = sorted((kind(first), kind(first + (count - 1) * step)))
-    return Dimension(name, low=low, high=high, step=abs(step))
+    low, high = sorted((numbers[0], numbers[-1]))
+    return Dimension(name, low=low, high=high, step=abs(value.step))
 
 
 def chosen_in(config: Mapping[str, Any], choices: Mapping[str, Any], dimension: Dimension) -> Any:
