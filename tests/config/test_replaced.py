@@ -3,9 +3,10 @@
 import pytest
 from omegaconf import OmegaConf
 
+from rlrun.config import compose as compose_packaged
 from rlrun.config.interpolation import plain
 from rlrun.config.layers import OVERRIDE, Layer
-from rlrun.config.replaced import mark
+from rlrun.config.replaced import VOID, mark
 
 NET = {"_target_": "rlrun.nn.Critics", "hidden": [4], "members": 2}
 
@@ -38,6 +39,22 @@ def test_keys_of_packaged_files_are_optional_and_those_of_users_are_not():
 )
 def test_other_nodes_are_not_marked(layers):
     assert not {"_replaces_", "_optional_"} & {*marked(*layers)}
+
+
+@pytest.mark.parametrize(
+    ("preset", "typed", "wanted"),
+    [
+        ("dqn_cartpole_pixels", [], []),
+        ("dqn_cartpole_pixels", ["encoder=nature"], ["encoder"]),
+        ("dqn_cartpole_pixels", ["encoder.features=8"], ["encoder"]),
+        ("dqn_dueling_cartpole", [], []),
+        ("dqn_dueling_cartpole", ["algorithm.dueling=true", "algorithm.recurrent=null"], ["dueling", "core"]),
+    ],
+)
+def test_options_that_a_preset_chose_are_not_wanted(preset, typed, wanted):
+    config = compose_packaged(["algorithm=dqn", f"preset={preset}", *typed, "networks.q._target_=my.Net"], check=False).config
+    node = plain(config)["networks"]["q"]
+    assert [name for name in node["_wanted_"] if name in VOID] == wanted
 
 
 def test_a_file_of_the_user_replaces_as_an_override_does(compose, write):

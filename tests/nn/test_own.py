@@ -234,3 +234,8 @@ def test_statistics_begin_with_training(network):
     assert norms
     assert all(norm.num_batches_tracked == 0 and norm.training for norm in norms)
     assert all(part.training for part in parts)
+
+
+def test_a_module_that_wants_rows_learns_that_a_state_is_a_number():
+    with pytest.raises(ConfigError, match=r"number, int64 \[B\], for torch\.nn\.Embedding or one_hot"):
+        QNetwork(Spaces(Discrete(5), Discrete(3)), layers=partial(nn.Linear, 5, 3))

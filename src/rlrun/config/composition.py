@@ -137,7 +137,7 @@ class Composer:
             if override not in of_resolvers:
                 apply(config, override, self._groups)
         layers = [*selection.layers, layer_of_overrides(settings)]
-        mark(config, layers)
+        mark(config, layers, {override.group for override in chosen})
         composed = Composed(
             config, noted, selection.choices, layers, self._project, selection.preset, settings_of_hydra
         )

@@ -1,20 +1,21 @@
 """A user's class in the place of a packaged one: `networks.q._target_=my.Net`, and nothing else need be said.
 
-Such a node gets two keys. `_replaces_` is the packaged `_target_`. `_optional_` lists the keys that packaged files set
-there: they are left out where the user's class does not take them.
+Such a node gets three keys. `_replaces_` is the packaged `_target_`. `_optional_` lists the keys that packaged files
+set there: they are left out where the user's class does not take them. `_wanted_` lists those of them that lead to what
+the user chose, such as `encoder=nature` or `algorithm.recurrent=gru`: a network without a place for these is refused.
 """
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlrun.config.interpolation import Path, children, dotted, leaves, plain
+from rlrun.config.interpolation import Path, children, dotted, leaves, link_of, plain
 from rlrun.config.layers import Layer, origins
 from rlrun.security.trust import within
 
-KEYS = ("_replaces_", "_optional_")
+KEYS = ("_replaces_", "_optional_", "_wanted_")
 # Options that shape the layers of a packaged network; they are void where a plain module takes their place.
 VOID = (
     *("hidden", "value_hidden", "activation", "layer_norm", "dropout", "init", "core_size", "shared", "spread"),
@@ -29,8 +30,8 @@ OFFERED = {
 }
 
 
-def mark(config: DictConfig, layers: Sequence[Layer]) -> None:
-    """Mark the nodes whose packaged `_target_` an override or a user's file replaced."""
+def mark(config: DictConfig, layers: Sequence[Layer], groups: Collection[str] = ()) -> None:
+    """Mark the nodes whose packaged `_target_` an override or a user's file replaced; groups: that the user chose."""
     packaged: dict[Path, Any] = {}
     replaced: dict[Path, Any] = {}
     for layer in layers:
@@ -44,13 +45,15 @@ def mark(config: DictConfig, layers: Sequence[Layer]) -> None:
                 replaced[path[:-1]] = packaged[path[:-1]]
     if not replaced:
         return
-    setters = origins(config, layers)
+    setters, tree = origins(config, layers), plain(config)
     for path, target in replaced.items():
         node = OmegaConf.select(config, dotted(path), throw_on_missing=False)
         if isinstance(node, DictConfig):
-            optional = [key for key, _ in children(plain(node)) if _is_packaged((*path, str(key)), setters)]
-            marks = {"_replaces_": target, "_optional_": [key for key in optional if not key.startswith("_")]}
-            for key, value in marks.items():
+            values = {str(key): value for key, value in children(plain(node)) if not str(key).startswith("_")}
+            optional = [key for key in values if _is_packaged((*path, key), setters)]
+            links = {key: link_of(tree, (*path, key), values[key]) for key in optional}
+            wanted = [k for k, to in links.items() if to and (dotted(to) in groups or not _is_packaged(to, setters))]
+            for key, value in zip(KEYS, (target, optional, wanted), strict=True):
                 OmegaConf.update(config, f"{dotted(path)}.{key}", value, force_add=True)
 
 

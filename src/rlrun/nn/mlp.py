@@ -229,8 +229,11 @@ def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
         reason = str(error).partition("\n")[0].rstrip(".")
         if any(isinstance(tree, dict) for tree in inputs):
             reason = f"it gets a dict of tensors, which encoder=auto or flat makes one row ({reason})"
-        kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in inputs if isinstance(tensor, Tensor)}
-        raise ConfigError(f"{place}: {name} does not fit: {reason}{as_numbers(kinds)}") from error
+        tensors = [tensor for tensor in inputs if isinstance(tensor, Tensor)]
+        hint = as_numbers(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+        if any(tensor.dim() == 1 for tensor in tensors):
+            hint = "; a state of a Discrete space comes as its number, int64 [B], for torch.nn.Embedding or one_hot"
+        raise ConfigError(f"{place}: {name} does not fit: {reason}{hint}") from error
     got = f"a {type(outputs).__name__}"
     if isinstance(outputs, Tensor):
         if outputs.is_floating_point() and outputs.dim() > 1 and len(outputs) == 2:
