@@ -52,7 +52,8 @@ def test_other_nodes_are_not_marked(layers):
     ],
 )
 def test_options_that_a_preset_chose_are_not_wanted(preset, typed, wanted):
-    config = compose_packaged(["algorithm=dqn", f"preset={preset}", *typed, "networks.q._target_=my.Net"], check=False).config
+    overrides = ["algorithm=dqn", f"preset={preset}", *typed, "networks.q._target_=my.Net"]
+    config = compose_packaged(overrides, check=False).config
     node = plain(config)["networks"]["q"]
     assert [name for name in node["_wanted_"] if name in VOID] == wanted
 

@@ -158,6 +158,8 @@ def test_functions_pay_for_transitions():
     batch = batch_of(rollout(intrinsic))
     assert by_observation(batch, batch["reward"])[103.0] == 2.0 * 2.0 + 0.5 * bonus_of(3, 100)
     assert effort(torch.zeros(1, 3), torch.tensor([[0.5, 1.0]]), torch.zeros(1, 3)).tolist() == [-0.625]
+    with pytest.raises(ConfigError, match=r"continuous actions alone; step_reward\._target_="):
+        effort(torch.zeros(1, 3), torch.tensor([1]), torch.zeros(1, 3))
 
 
 def test_rewards_of_another_shape_are_refused():

@@ -122,9 +122,16 @@ class StepReward(Bonus):
         return reward
 
 
-def effort(observation: Tree, action: Tensor, next_observation: Tree) -> Tensor:
-    """Return minus the mean square of continuous actions [..., A]: [...]."""
-    return -action.float().square().mean(-1)
+def effort(observation: Tree, action: Tree, next_observation: Tree) -> Tensor:
+    """Return minus the mean square of continuous actions [..., A]: [...].
+
+    Raises: ConfigError for other actions.
+    """
+    if not isinstance(action, Tensor) or not action.is_floating_point():
+        raise ConfigError(
+            "rlrun.memory.effort measures continuous actions alone; step_reward._target_=my_module.reward names another"
+        )
+    return -action.square().mean(-1)
 
 
 class Intrinsic:
