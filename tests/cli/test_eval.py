@@ -9,12 +9,13 @@ from pathlib import Path
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from tests.identical import compare
 
 import rlrun as package
 from rlrun.commands.evaluate import EvaluationReport
 from rlrun.runs.directory import RunDir
 
-from .conftest import TINY
+from .conftest import TINY, refused
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
 EVERY = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=5", "checkpoint.every=20")
@@ -254,18 +255,15 @@ def test_success_is_counted_where_it_is_told():
     assert "; 1 of 2 succeeded; " in report.describe()
 
 
-def test_a_run_plays_with_other_arguments_of_its_environment(rlrun, project, write):
-    write(
-        "varied.py",
-        """
+VARIED = """
 import gymnasium, numpy
 
 class Varied(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, bonus=0.0):
+    def __init__(self, bonus=0.0, size=2):
         self.bonus = bonus
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (size,), numpy.float32)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -275,8 +273,11 @@ class Varied(gymnasium.Env):
     def step(self, action):
         self.steps += 1
         return numpy.zeros(2, numpy.float32), 1.0 + self.bonus + self.more, False, self.steps >= 5, {}
-""",
-    )
+"""
+
+
+def test_a_run_plays_with_other_arguments_of_its_environment(rlrun, project, write):
+    write("varied.py", VARIED)
     trained = rlrun("train", *TINY, "algorithm=dqn", "env.target=varied.Varied", "--run-dir", "varied_run")
     assert trained.code == 0, trained.err
     for override, mean in ((), 5.0), (("env.kwargs.bonus=2",), 15.0), (("env.reset_options.more=1",), 10.0):
@@ -284,3 +285,32 @@ class Varied(gymnasium.Env):
         assert answer["mean_return"] == mean
     wrong = rlrun("eval", "varied_run", "env.kwargs.bonsu=2")
     assert (wrong.code, "env.kwargs.bonsu" in wrong.err) == (2, True)
+
+
+def test_evaluations_may_differ_from_training(rlrun, project, write):
+    write("varied.py", VARIED)
+    line = (*TINY, "algorithm=dqn", "env.target=varied.Varied", "evaluation.every=30", "evaluation.episodes=1")
+    other = ("evaluation.env.kwargs.bonus=2", "evaluation.env.reset_options.more=1")
+
+    for run, more in ("own", ()), ("other", other), ("apart", (*other, "evaluation.async=true")):
+        assert rlrun("train", *line, *more, "--run-dir", run).code == 0
+        summary = json.loads((project / run / "summary.json").read_text())
+        assert summary["evaluation"]["mean_return"] == (20.0 if more else 5.0)
+    assert all(compare(project / "own", project / "other", watched=False).values())
+
+    def played(*arguments):
+        return json.loads(rlrun("eval", *arguments, "--episodes", "1", "--json").out)["mean_return"]
+
+    assert (played("other"), played("other", "env.kwargs.bonus=4")) == (20.0, 30.0)
+    assert rlrun("resume", "other", "stop.env_steps=60", "evaluation.env.kwargs.bonus=1").code == 0
+    assert played("other") == 15.0
+    assert rlrun("export-onnx", "other", "--episodes", "1").code == 0
+    assert played("other/exports/policy.onnx") == 15.0
+    for override, part in (
+        ("evaluation.env.kwargs.bonsu=2", "evaluation.env: env.kwargs.bonsu: env.target 'varied.Varied' takes no such"),
+        ("evaluation.env.kwargs.size=3", "evaluation.env: observations or actions are others than in training"),
+        ("+evaluation.env.id=Pendulum-v1", "evaluation.env.id: no such key; there are kwargs and reset_options"),
+        ("+env@evaluation.env=cartpole", "evaluation.env._target_: no such key"),
+        ("evaluation.env=3", "evaluation.env: wanted keys with values, got 3"),
+    ):
+        refused(rlrun("check", *line, override), [part])

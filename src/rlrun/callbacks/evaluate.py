@@ -29,6 +29,7 @@ from rlrun.collect.unroll import Failed, freeze, thaw
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RlrunError, printable
 from rlrun.env import Env
+from rlrun.env.make import require_equal_spaces
 from rlrun.env.wrapper_state import States, pool, wrappers_in
 from rlrun.runs import learners
 from rlrun.runs.directory import RunDir, checkpoint_name
@@ -96,6 +97,9 @@ class Evaluator(Callback):
         sampling(agent, epsilon, seed=seed)
         self.asynchronous = bool(asynchronous and every)
         self.one_learner = "evaluation.async=true has one process for one learner" if self.asynchronous else ""
+        if every and getattr(env, "varies", False):
+            with restored_generators():
+                require_equal_spaces(env)
         self.video = bool(video)
         if self.video and self.asynchronous:
             raise ConfigError("evaluation.video films in this process: evaluation.async=false, or `rlrun eval --video`")

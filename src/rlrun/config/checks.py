@@ -100,7 +100,9 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
         block = path[0]
         if layer.label == OVERRIDE and block in schema.SETTINGS and path not in in_files:
             names = schema.known(block)
-            if dotted(path[1:]) not in names:
+            if dotted(path[1:]) not in names and not f"{dotted(path)}.".startswith(
+                tuple(f"{at}." for at in schema.OPEN)
+            ):
                 near = did_you_mean(dotted(path[1:]), names, f"{block}.")
                 raise ConfigError(f"{dotted(path)}: no part reads this key{near}")
 

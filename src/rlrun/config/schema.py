@@ -12,8 +12,10 @@ from rlrun.core.errors import ConfigError, did_you_mean
 
 # The user's own: no `+` needed.
 FREE = ("notes", "resolvers")  # and of no run's own
+VARIED = ("kwargs", "reset_options")  # of `env`, and of evaluations
 OPEN = (
-    *("env.kwargs", "env.reset_options", "init.from", "init.parts", "init.rename"),
+    *(f"{env}.{name}" for env in ("env", "evaluation.env") for name in VARIED),
+    *("init.from", "init.parts", "init.rename"),
     *("optimizer.groups", "optimizer.additions"),
     *FREE,
 )
@@ -192,6 +194,8 @@ KINDS: dict[str, Kind] = {
     "evaluation.epsilon": number(0.0, 1.0),
     "evaluation.async": TRUTH,
     "evaluation.video": TRUTH,
+    "evaluation.env": BLOCK,
+    **{f"evaluation.env.{name}": either(BLOCK, NULL) for name in VARIED},
     "checkpoint.every": either(whole(), NULL),
     "checkpoint.seconds": either(number(0), NULL),
     "checkpoint.keep_last": either(whole(1), NULL),
@@ -320,6 +324,9 @@ def _check_closed(tree: Any) -> None:
         if block in tree and not isinstance(tree[block], Mapping):
             off = f"; {block}.every=0 turns it off" if f"{block}.every" in KINDS else ""
             raise ConfigError(f"{block}: wanted keys with values, got {shown(tree[block])}{off}")
+    for key, _ in children(child(tree.get("evaluation"), "env")):
+        if key not in VARIED:
+            raise ConfigError(f"evaluation.env.{key}: no such key; there are {' and '.join(VARIED)}, merged over env's")
     for block in CLOSED:
         if not isinstance(tree.get(block) or {}, Mapping):
             raise ConfigError(f"{block}: wanted keys with values, got {shown(tree[block])}; init.from=RUN names a run")

@@ -3,6 +3,7 @@
 import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -37,6 +38,7 @@ class Recipe:
     around: dict[str, Wrapper] = field(default_factory=dict)
     vectorization: str = "sync"
     seed_episodes: bool = True
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
     render_mode: str | None = None
     layout: str | Mapping[str, str] = "auto"
     remarked: set[str] = field(default_factory=set, compare=False)
@@ -67,6 +69,13 @@ class Recipe:
     def single(self) -> dict[str, Any]:
         """Arguments of those that step single environments."""
         return {**self.common, "seed_episodes": self.seed_episodes}
+
+    @property
+    def evaluated(self) -> "Recipe":
+        """The same with the arguments and options of evaluations."""
+        kwargs, options = (self.evaluation.get(name) or {} for name in ("kwargs", "reset_options"))
+        reset_options = merged(self.reset_options or {}, options)
+        return replace(self, kwargs=merged(self.kwargs, kwargs), reset_options=reset_options or None)
 
     @property
     def bare(self) -> "Recipe":
@@ -100,6 +109,15 @@ class Recipe:
         return env
 
 
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree of dicts with the values of another one."""
+    new = dict(changes)
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(before := base.get(key), Mapping):
+            new[key] = merged(before, value)
+    return {**base, **new}
+
+
 def _normalizes(wrapper: Any) -> bool:
     return getattr(wrapper, "func", wrapper) in NORMALIZE
 
@@ -116,6 +134,7 @@ def make(
     seed_episodes: bool = True,
     layout: str | Mapping[str, str] = "auto",
     num_envs: int = 1,
+    evaluation: Mapping[str, Any] | None = None,
 ) -> Env:
     """Make `num_envs` envs of a registered environment, or of one named by its import path.
 
@@ -123,7 +142,8 @@ def make(
     wrappers: callables that take an environment and return one, the innermost first;
     around: more of them by name, around those;
     seed_episodes: whether every episode of training gets a seed, or the first of each env alone;
-    layout: of images, as `rlrun.core.spaces.laid_out` takes it.
+    layout: of images, as `rlrun.core.spaces.laid_out` takes it;
+    evaluation: kwargs and reset_options, merged over these in copies, which evaluations use.
 
     Raises:
         RequestError: the environment cannot be found or built, or has unsupported spaces; the message names the key.
@@ -137,7 +157,15 @@ def make(
     kind = "sync" if vectorization == "auto" else vectorization
     around_all = tuple(wrappers), outer
     recipe = Recipe(
-        id, target, dict(kwargs or {}), reset_options, *around_all, kind, bool(seed_episodes), layout=layout
+        id,
+        target,
+        dict(kwargs or {}),
+        reset_options,
+        *around_all,
+        kind,
+        bool(seed_episodes),
+        evaluation or {},
+        layout=layout,
     )
     return _assemble(recipe, num_envs)
 
@@ -151,8 +179,10 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
     # single environments lack the wrappers of a native vector environment
     wrapped = isinstance(env, BatchedEnv) and env.vector is not env.vector.unwrapped
     spaces = None if wrapped or (recipe.vectorization == "native" and env.wrapper_states()) else env.spaces
-    env.copier = partial(_copy, recipe, spaces)
-    env.bare_copier = partial(_copy, recipe.bare, spaces)
+    env.varies = any(recipe.evaluation.values())
+    env.copier = partial(_copy, recipe.evaluated, spaces)
+    env.bare_copier = partial(_copy, recipe.evaluated.bare, spaces)
+    env.twin = partial(_copy, recipe, spaces, 1, None)
     env.maker = partial(_assemble, recipe, num_envs)
     return env
 
@@ -179,6 +209,20 @@ def _copy(recipe: Recipe, spaces: Spaces | None, num_envs: int, render_mode: str
         return env
     env.close()
     return _assemble(copied, num_envs)
+
+
+def require_equal_spaces(env: Env) -> None:
+    """Make an env of the evaluations, and refuse one that has other spaces.
+
+    Raises:
+        ConfigError: it has, or cannot be made.
+    """
+    try:
+        with closing(env.copy()) as other:
+            if _layout(other.spaces) != _layout(env.spaces):
+                raise ConfigError("observations or actions are others than in training")
+    except RequestError as error:
+        raise ConfigError(f"evaluation.env: {error}") from error
 
 
 def _layout(spaces: Spaces) -> list[tuple[str, type, tuple[int, ...], str, int]]:

@@ -69,6 +69,8 @@ class Env(OuterSpaces, ABC):
     remarked: set[str]  # kinds of outputs that were warned of, by copies too
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`
     bare_copier: Callable[[int, str | None], Env] | None = None  # likewise
+    twin: Callable[[], Env] | None = None  # makes one equal env in this process; set by `make`
+    varies: bool = False  # whether copies, which evaluations use, have other arguments
     maker: Callable[[], Env] | None = None  # makes equal envs, in another process, too; set by `make`
     normalizes_rewards: bool = False  # then evaluations count rewards as the environment pays them
     wrappers_elsewhere: States | None = None  # of equal envs that are stepped in another process, as known so far
@@ -189,7 +191,7 @@ class Env(OuterSpaces, ABC):
         if self.envs and (not self._closed or self.copier is None):
             return self
         if self._single is None:
-            self._single = self.copy()
+            self._single = self.copy() if self.twin is None else self.twin()
         return self._single
 
     def end(self) -> None:

@@ -24,7 +24,7 @@ from rlrun.core.errors import MissingExtra, RequestError, did_you_mean
 from rlrun.core.typing import Tree
 from rlrun.env import Env
 from rlrun.env.descriptions import containers
-from rlrun.env.make import NORMALIZE
+from rlrun.env.make import NORMALIZE, merged
 from rlrun.export.checking import (
     TOLERANCE,
     Columns,
@@ -411,14 +411,16 @@ def environment(config: Any) -> dict[str, Any]:
     whole = OmegaConf.create(config)
     node: Any = {} if whole.env is None else OmegaConf.to_container(whole.env, resolve=True)
     around = [wrapper for wrapper in (node.get("around") or {}).values() if wrapper is not None]
+    changes = node.get("evaluation") or {}
+    options = {name: merged(node.get(name) or {}, changes.get(name) or {}) for name in ("kwargs", "reset_options")}
     listed = [wrapper for wrapper in [*(node.get("wrappers") or []), *around] if not _is_in_file(wrapper)]
     return {
         "id": node.get("id"),
         "target": node.get("target"),
-        "kwargs": node.get("kwargs") or {},
+        "kwargs": options["kwargs"],
         "wrappers": listed,
         "vectorization": node.get("vectorization"),
-        "reset_options": node.get("reset_options") or None,
+        "reset_options": options["reset_options"] or None,
         "max_steps": OmegaConf.select(whole, "evaluation.max_steps"),
     }
 

@@ -126,7 +126,8 @@ def frozen_in(run: Path | str, trust: Iterable[str], overrides: Iterable[str], *
         varied = {override.key: override.value for override in parse(overrides)}
         changed = configuration.load(RunDir.open(place).config) if varied else None
         for key, value in varied.items():
-            OmegaConf.update(changed, key, value, force_add=True)  # type: ignore[arg-type]
+            for where in (key, f"evaluation.{key}"):
+                OmegaConf.update(changed, where, value, force_add=True)  # type: ignore[arg-type]
         with frozen(place, trust, typed=varied, elsewhere=changed) as policy:
             yield policy
         return
