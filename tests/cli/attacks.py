@@ -338,7 +338,7 @@ def _called(command: str, overrides: list[str], project: Path) -> int:
         "eval": ["eval", "runs/evil", "--episodes", "1"],
         "config": ["config", *HONEST, *overrides, "--resolve"],
         "check": ["check", *HONEST, *overrides],
-        "export-onnx": ["export-onnx", "runs/evil", "--episodes", "0"],
+        "export-onnx": ["export-onnx", "runs/evil"],
     }
     return code_of(*calls[command])
 

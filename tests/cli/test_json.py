@@ -12,11 +12,11 @@ import pytest
 import typer.main
 from tests.cli import agent
 from tests.command import code_of
+from tests.export.made import keep_operators
 
 import rlrun
 from rlrun.analysis import doctor
 from rlrun.cli.main import app
-from rlrun.export import making
 
 from .conftest import TINY
 
@@ -50,7 +50,7 @@ CALLS = [  # a command, its arguments, and a part of what it prints
     (("resume", "run", "stop.env_steps=60"), "stopped_by"),
     (("eval", "run", "--episodes", "2"), "mean_return"),
     (("eval", "run", "--episodes", "2", "--checkpoint", "all"), "mean_return"),
-    (("export-onnx", "run", "--episodes", "0"), "outputs"),
+    (("export-onnx", "run"), "outputs"),
     (("checkpoints", "run"), "networks.q"),
     (("ls",), "stopped_by"),
     (("query", "SELECT run, objective, 'nan'::DOUBLE AS odd FROM runs"), "odd"),
@@ -75,7 +75,7 @@ CALLS = [  # a command, its arguments, and a part of what it prints
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two short runs."""
-    making.keep_operators()  # else each export would read them again
+    keep_operators()  # else each export would read them again
     folder = tmp_path_factory.mktemp("runs")
     for name, seed in (("run", 0), ("other", 1)):
         rlrun.train([*RUN, "env=cartpole", f"seed={seed}"], run_dir=folder / name)

@@ -194,7 +194,7 @@ def test_an_agent_without_a_last_observation_ends_the_evaluation(monkeypatch: An
         evaluate(EnvById(Lossy()), Counting(), episodes=2, seed=7)
 
 
-def test_run_by_yaml_is_evaluated_and_exported(tmp_path: Any, exporter: None) -> None:
+def test_run_by_yaml_is_evaluated_and_exported(tmp_path: Any) -> None:
     overrides = ["algorithm=dqn", "env.target=rlrun.env.by_id.Crowd", "+with=by_id", "algorithm.discount=0.5"]
     overrides += ["algorithm.lr=3e-3", "algorithm.hidden=[32]", "algorithm.warmup_steps=200", "stop.env_steps=500"]
     rlrun.train([*overrides, "evaluation.episodes=8"], run_dir=tmp_path / "run")

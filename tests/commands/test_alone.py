@@ -90,7 +90,7 @@ def test_policies_of_data_alone(case, data, tmp_path, monkeypatch):
     assert result.returns == own  # the same spaces, so the same policy
     exported = rlrun.export_onnx(run)
     assert exported.about["parity"]["rows"] > 50
-    assert exported.about["episodes"] is None
+    assert exported.about["episode"] is None
     memory.unlink()  # neither evaluation nor loading reads the data
     assert rlrun.evaluate(run, episodes=3, overrides=where).returns == result.returns
     assert rlrun.evaluate(exported.path, episodes=3, overrides=where).returns == pytest.approx(result.returns, rel=1e-4)

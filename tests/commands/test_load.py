@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from tests.export.made import SPACES
+from tests.export.made import SPACES, keep_operators
 from tests.pace import within
 
 import rlrun
@@ -21,7 +21,6 @@ from rlrun.core.spaces import Spaces
 from rlrun.env.descriptions import RecordedSpaces, describe_env
 from rlrun.env.make import Recipe
 from rlrun.env.spaces import from_gymnasium
-from rlrun.export import making
 
 TINY = (
     *("algorithm.hidden=[8,8]", "~preset", "logger=[]", "evaluation.every=0", "log.every=0"),
@@ -80,7 +79,7 @@ class Runs:
     def file(self, algorithm, spaces):
         """Return the exported policy of a run."""
         path = self.get(algorithm, spaces) / "exports" / "policy.onnx"
-        return path if path.exists() else rlrun.export_onnx(path.parents[1], episodes=0).path
+        return path if path.exists() else rlrun.export_onnx(path.parents[1]).path
 
     def get(self, algorithm, spaces):
         name = f"{algorithm}-{spaces}"
@@ -93,7 +92,7 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    making.keep_operators()
+    keep_operators()
     return Runs(tmp_path_factory.mktemp("runs"))
 
 
@@ -223,7 +222,7 @@ def test_a_file_acts_in_its_own_way_only(runs, tmp_path):
     with pytest.raises(RequestError, match=r"policy.onnx knows its best actions only: predict\(…, deterministic=True"):
         best.predict(best.observation_space.sample(), deterministic=False)
     path = tmp_path / "policy.onnx"
-    rlrun.export_onnx(runs.get("sac", "box"), path, episodes=0, stochastic=True)
+    rlrun.export_onnx(runs.get("sac", "box"), path, stochastic=True)
     file = rlrun.load(path)
     with pytest.raises(RequestError, match=r"policy.onnx draws its actions: predict\(…, deterministic=False"):
         file.predict(observation)

@@ -88,7 +88,7 @@ EXCUSES = [
     Excuse(r"rlrun watch", "wants a terminal: tests/cli/test_watch.py", _listing),
     Excuse(r"--expect", "a run of a moment keeps no promise: tests/cli/test_expect.py", _without_promise),
     Excuse(r"compile=true", "compiles for ten seconds: tests/compile/test_algorithms.py", _checked),
-    Excuse(r"with=export_onnx", "takes ten seconds in a process of its own: tests/export/test_during.py", _checked),
+    Excuse(r"with=export_onnx", "writes files, which takes seconds: tests/export/test_during.py", _checked),
 ]
 if importlib.util.find_spec("mujoco") is None:
     EXCUSES.append(Excuse(r"env=hopper", "wants the extra mujoco, which is not installed", _composed))

@@ -103,7 +103,7 @@ class Store:
         place = self.folder / f"{kind} exported"
         if not place.exists():
             place.mkdir()
-            rlrun.export_onnx(self.run(kind), place / "policy.onnx", episodes=0)
+            rlrun.export_onnx(self.run(kind), place / "policy.onnx")
         return place
 
     def sweep(self) -> Path:

@@ -1,15 +1,19 @@
 """Policies to export, as configs build them."""
 
+import functools
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
 
 from rlrun import config as configuration
+from rlrun.collect.evaluate import evaluate
 from rlrun.env import Env
 from rlrun.export import making
-from rlrun.export.checking import Parity, Reference, Run, compare, edges, recorded, running
+from rlrun.export.checking import Parity, Recorder, Reference, Run, compare, edges, running
 from rlrun.export.graph import Graph, Outer
 from rlrun.loading.assembly import builder_of, prepare_process
+from rlrun.training.callback import Stop
 
 SMALL = ("algorithm.hidden=[8]", "~preset")
 SPACES = {
@@ -44,18 +48,30 @@ def make(*overrides: str) -> Made:
     return Made(builder.get("agent"), builder.get("env"), builder.built)
 
 
-def file_of(graph: Graph, format: str = "onnx") -> bytes:
+def keep_operators() -> None:
+    """Read the exporter's table of operators once in this process, which takes as long as writing a file."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    if not hasattr(ONNXRegistry.from_torchlib, "cache_info"):
+        ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+
+
+def file_of(graph: Graph) -> bytes:
     """Return the file of a graph."""
-    program = making.traced(graph)
-    if format == "pt2":
-        return making.program_bytes(program, about={})
-    return making.onnx_bytes(graph, program, about={"env_steps": 0}, version=1)
+    return making.onnx_bytes(graph, {"env_steps": 0}, version=1)
 
 
 def proven(made: Made, graph: Graph, run: Run | None = None, *, count: int = 64):
     """Compare a file, by default that of the graph, with the policy."""
-    run = run or running(file_of(graph), graph, "onnx")
-    reference = Reference(made.agent, graph)
-    parity = compare(run, reference, recorded(made.env, made.agent, graph, count=count, seed=5))
+    run, reference = run or running(file_of(graph), graph), Reference(made.agent, graph)
+    recorder = Recorder(made.agent, graph)
+
+    def stop_at_count() -> None:
+        if len(recorder.rows) >= count:
+            raise Stop
+
+    with suppress(Stop):
+        evaluate(made.env, recorder, episodes=count, seed=5, explore=True, abandon=stop_at_count)
+    parity = compare(run, reference, recorder.rows)
     edge = compare(run, reference, edges(graph), lenient=True)
     return Parity(parity.rows + edge.rows, max(parity.largest, edge.largest))

@@ -31,7 +31,7 @@ STACKS = {
 def test_a_file_takes_raw_observations_and_acts_the_same(tmp_path, stack):
     run = tmp_path / "run"
     rlrun.train([*RUN, f"env.wrappers=[{NORMALIZE}{stack}]"], run_dir=run)
-    file = rlrun.export_onnx(run, episodes=2)
+    file = rlrun.export_onnx(run)
     assert "NormalizeObservation" not in json.dumps(file.about["env"])
     assert rlrun.evaluate(file.path, episodes=3).returns == rlrun.evaluate(run, episodes=3).returns
     policy, exported = rlrun.load(run), rlrun.load(file.path)
@@ -50,7 +50,7 @@ def test_a_file_takes_raw_observations_and_acts_the_same(tmp_path, stack):
 def test_numbers_far_from_zero_are_normalized_before_they_are_rounded(tmp_path):
     listed = f"{{_target_: gymnasium.wrappers.RescaleObservation, min_obs: 100.0, max_obs: 101.0}},{NORMALIZE}"
     rlrun.train([*RUN, "env=pendulum", f"env.wrappers=[{listed}]"], run_dir=tmp_path / "run")
-    assert rlrun.export_onnx(tmp_path / "run", episodes=1).about["parity"]["largest"] < 1e-5
+    assert rlrun.export_onnx(tmp_path / "run").about["parity"]["largest"] < 1e-5
 
 
 @pytest.mark.parametrize(

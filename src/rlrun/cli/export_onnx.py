@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.common import AsJson, FirstSeed, Network, Trust, print_json
+from rlrun.cli.common import AsJson, Network, Trust, print_json
 
 
 def export_onnx(
@@ -18,14 +18,9 @@ def export_onnx(
     stochastic: Annotated[
         bool, typer.Option("--stochastic", help="Sample actions from noise that is an input.")
     ] = False,
-    format: Annotated[str, typer.Option(help="onnx, or pt2 for torch.export.load.")] = "onnx",
-    episodes: Annotated[
-        int,
-        typer.Option(
-            help="Episodes that prove equality through onnxruntime before the file is written; 0 = none.", min=0
-        ),
-    ] = 10,
-    seed: FirstSeed = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the episode whose observations prove equality.", min=0, max=2**62)
+    ] = 0,
     network: Network = None,
     trust: Trust = None,
     as_json: AsJson = False,
@@ -39,8 +34,6 @@ def export_onnx(
         output,
         checkpoint=checkpoint,
         stochastic=stochastic,
-        format=format,
-        episodes=episodes,
         seed=seed,
         network=network,
         trust=trust or [],

@@ -1,22 +1,17 @@
-"""Export the policy during training, in a separate process."""
+"""Export the policy during training."""
 
 import json
 import logging
-import os
-import pickle
 import queue
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from rlrun.callbacks.schedule import following
-from rlrun.collect.links import ProcessLink
+from rlrun.collect.evaluate import restored_generators
 from rlrun.collect.normalized import Unwrapper
-from rlrun.collect.unroll import Give, Inbox, freeze, thaw
+from rlrun.collect.unroll import freeze, thaw
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.env import Env
 from rlrun.export import making
@@ -57,7 +52,7 @@ class ExportedFiles(Items):
 
 
 class OnnxExport(Callback):
-    """Write `PREFIX<number>.onnx` now and then, in a separate process; training continues meanwhile.
+    """Write `PREFIX<number>.onnx` now and then; training pauses for a second or two, and its numbers stay the same.
 
     A file gets its name after it answered edge values as its policy does; `rlrun export-onnx` proves more. A file
     that cannot be written is a warning, and training continues.
@@ -68,7 +63,7 @@ class OnnxExport(Callback):
         every: environment steps (updates, where there is no collector); 0 = only at the end of training, where there
             is always one, and when `export` is called.
         stochastic: whether actions are drawn, by noise that is an input.
-        keep: files that stay, the newest; None = all. Where writing takes longer than `every`, older ones are left out.
+        keep: files that stay, the newest; None = all.
         metadata: further entries for the files, names to texts.
         directory: folder of the files, which one run may use at a time; None = `exports/` of the run.
         prefix: what the names of files begin with.
@@ -80,7 +75,7 @@ class OnnxExport(Callback):
     """
 
     leads = True
-    momentary = ("_requests", "_worker", "_unwrapper", "_about", "items")  # of this process
+    momentary = ("_requests", "_unwrapper", "_about", "items", "training")  # of this process
 
     def __init__(
         self,
@@ -113,9 +108,9 @@ class OnnxExport(Callback):
         self._about: dict[str, Any] = {}
         self.count = 0  # exports asked for, each the number of its file
         self._axis, self._newest, self._due = 0, 0, following(0, every)
-        self._worker: _Worker | None = None
+        self.training = False
         self._unwrapper: Unwrapper | None = None
-        self._requests: queue.SimpleQueue[tuple[Mapping[str, str], Future[Future[Item]]]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[Mapping[str, str], Future[Item]]] = queue.SimpleQueue()
 
     def begin_training(
         self, run_dir: Path | None, config: Mapping[str, Any] | None = None, update: int = 0, step: int | None = None
@@ -127,7 +122,7 @@ class OnnxExport(Callback):
             self.items = self._files(run_dir)
             for handle in [item.handle for item in self.items.items() if item.handle > self.count]:
                 self.items.delete(handle)  # of updates that were lost, and will be made again
-            self._axis, self._worker = update if step is None else step, _Worker(self.items, self.keep)
+            self._axis, self.training = update if step is None else step, True
 
     def _files(self, run_dir: Path) -> ExportedFiles:
         """Return the files of this run.
@@ -149,41 +144,40 @@ class OnnxExport(Callback):
 
     def end_batch(self, update: int, step: int | None = None) -> None:
         self._axis = update if step is None else step
-        if self._worker is None:
+        if not self.training:
             return
         if self._axis >= self._due:
             self._due = following(self._axis, self.every)
-            self._send({}, spare=True)
+            self._answer({}, Future())
         while not self._requests.empty():
-            metadata, future = self._requests.get()
-            future.set_result(self._send(metadata))
+            self._answer(*self._requests.get())
 
     def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
-        if self._worker is None:
-            return
         self._axis = update if step is None else step
-        try:
-            if (error is None or isinstance(error, Stop)) and self._axis > self._newest:
-                self._send({})
-        except BaseException:  # a second signal: the process leaves now, and its thread with it
-            self._worker.link.kill()
-            raise
-        finally:
-            self._worker.close()
-            self._worker = None
-            if self._unwrapper is not None:
-                self._unwrapper.close()
-                self._unwrapper = None
+        if self.training and (error is None or isinstance(error, Stop)) and self._axis > self._newest:
+            self._answer({}, Future())
+        self.training = False
+        if self._unwrapper is not None:
+            self._unwrapper.close()
+            self._unwrapper = None
         while not self._requests.empty():
             self._requests.get()[1].set_exception(RlrunError("training is over"))
 
     def export(self, metadata: Mapping[str, str] | None = None) -> Item:
-        """Export now and wait for the file; to be called by the thread that trains.
+        """Export now and return the file; to be called by the thread that trains.
 
         Raises:
             RlrunError: it cannot be written, or nothing is being trained.
         """
-        return self._send(metadata or {}).result()
+        if not self.training or self.items is None:
+            raise RlrunError("nothing is being trained whose policy could be exported")
+        self.count, self._newest = self.count + 1, self._axis
+        try:
+            return self._write(self.items, {**self.metadata, **(metadata or {}), **self._about})
+        except Exception as error:  # a policy that cannot be copied, a full disk
+            problem = describe_error(error)
+            _messages.warning("export %d failed: %s", self.count, problem)
+            raise RlrunError(problem) from error
 
     def export_threadsafe(self, metadata: Mapping[str, str] | None = None) -> Item:
         """Export at the end of the current update and wait for the file; to be called by any other thread.
@@ -191,30 +185,31 @@ class OnnxExport(Callback):
         Raises:
             RlrunError: it cannot be written, or training ended meanwhile.
         """
-        future: Future[Future[Item]] = Future()
+        future: Future[Item] = Future()
         self._requests.put((dict(metadata or {}), future))
-        if self._worker is None:
+        if not self.training:
             raise RlrunError("nothing is being trained whose policy could be exported")
-        return future.result().result()
+        return future.result()
 
-    def _send(self, metadata: Mapping[str, str], *, spare: bool = False) -> Future[Item]:
-        if self._worker is None or self.items is None:
-            raise RlrunError("nothing is being trained whose policy could be exported")
-        self.count, self._newest = self.count + 1, self._axis
-        path = self.items.path_of(self.count)
-        about = {**self.metadata, **metadata, **self._about, "env_steps": self._axis, "model_version": self.count}
+    def _answer(self, metadata: Mapping[str, str], future: Future[Item]) -> None:
+        """Export for a future; training continues after a failure."""
         try:
-            agent, outer = self.agent, Outer(*self.env.outer)
-            if states := self.env.wrapper_states():
-                self._unwrapper = self._unwrapper or Unwrapper(self.env)
-                agent, bare = self._unwrapper(agent, states)
-                outer = Outer(*bare.outer)
-            parts = request(agent, outer, stochastic=self.stochastic, path=path, about=about)
-            return self._worker.send(self.count, parts, spare=spare)
-        except Exception as error:  # a policy that cannot be copied, a full disk: training continues
-            future: Future[Item] = Future()
-            future.set_exception(_failure(self.count, f"{type(error).__name__}: {error}"))
-            return future
+            future.set_result(self.export(metadata))
+        except RlrunError as error:
+            future.set_exception(error)
+
+    def _write(self, items: ExportedFiles, about: Mapping[str, Any]) -> Item:
+        agent, outer, path = self.agent, Outer(*self.env.outer), items.path_of(self.count)
+        if states := self.env.wrapper_states():
+            self._unwrapper = self._unwrapper or Unwrapper(self.env)
+            agent, bare = self._unwrapper(agent, states)
+            outer = Outer(*bare.outer)
+        about = {**about, "env_steps": self._axis, "model_version": self.count}
+        write_file(agent, outer, path, about, stochastic=self.stochastic)
+        written = items.items()
+        for older in written[: -self.keep if self.keep else 0]:
+            items.delete(older.handle)
+        return written[-1]
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "newest": self._newest}
@@ -224,97 +219,17 @@ class OnnxExport(Callback):
         self._due = following(self._newest, self.every)
 
 
-class ExportJob(NamedTuple):
-    """Write the file of this request."""
-
-    request: bytes
-
-
-class _Worker:
-    """The process that writes files, and a thread that waits for it.
-
-    Args:
-        items: the files.
-        keep: number of newest files that stay; None = all.
-    """
-
-    def __init__(self, items: ExportedFiles, keep: int | None) -> None:
-        self.items, self.keep = items, keep
-        self.link = ProcessLink(None, write_files)
-        self._newest = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="export")
-
-    def send(self, handle: int, parts: bytes, *, spare: bool) -> Future[Item]:
-        """Hand over a request; return the future of its file.
-
-        spare: whether to leave the file out if newer requests would remove it at once.
-        """
-        self._newest = handle
-        return self._thread.submit(self._write, handle, parts, spare=spare)
-
-    def _write(self, handle: int, parts: bytes, *, spare: bool) -> Item:
-        if spare and self.keep is not None and self._newest - handle >= self.keep:
-            raise RlrunError("newer files replace this one")
-        problem, item = self._carry_out(parts), self.items.get(handle)
-        if problem or item is None:
-            raise _failure(handle, problem or f"{self.items.path_of(handle)} is not there")
-        try:
-            for older in self.items.items()[: -self.keep if self.keep else 0]:
-                self.items.delete(older.handle)
-        except (RlrunError, OSError) as error:  # another process removed a file, or the folder is read-only
-            _messages.warning("%s", error)
-        return item
-
-    def _carry_out(self, parts: bytes) -> str:
-        """Let the process write the file of a request; return what went wrong, or an empty text."""
-        self.link.send(ExportJob(parts))
-        answer: str | None = self.link.rows.receive()
-        return "the process that exports has ended" if answer is None else answer
-
-    def close(self) -> None:
-        """Wait until all requests are written."""
-        self._thread.shutdown()
-        self.link.close()
-
-
-def _failure(handle: int, problem: str) -> RlrunError:
-    _messages.warning("export %d failed: %s", handle, problem)
-    return RlrunError(problem)
-
-
-def request(agent: Any, outer: Outer, *, stochastic: bool, path: Path, about: Mapping[str, Any]) -> bytes:
-    """Return a request for a worker, with a copy of the agent; the graph is built by the worker."""
-    return pickle.dumps((outer, stochastic, path, about, freeze(agent)))
-
-
-def carry_out(request: bytes) -> None:
-    """Write the file of a request.
+def write_file(agent: Any, outer: Outer, path: Path, metadata: Mapping[str, Any], *, stochastic: bool) -> None:
+    """Write the file of a policy after it answered edge values as the policy does.
 
     Raises:
         RlrunError: the policy cannot be exported, or the file would act otherwise.
     """
-    outer, stochastic, path, metadata, frozen = pickle.loads(request)
-    agent = thaw(frozen)
-    graph = Graph(agent, outer, stochastic=stochastic)
-    about = {**metadata, **interface(graph)}
-    data = making.onnx_bytes(graph, making.traced(graph), about=metadata, version=about["model_version"])
-    parity = compare(running(data, graph, "onnx"), Reference(agent, graph), edges(graph), lenient=True)
-    about["parity"] = {"edges": parity.rows, "largest_at_edges": parity.largest}
+    agent = thaw(freeze(agent))  # on the CPU, and apart from training
+    with restored_generators():
+        graph = Graph(agent, outer, stochastic=stochastic)
+        data = making.onnx_bytes(graph, metadata, version=metadata["model_version"])
+        parity = compare(running(data, graph), Reference(agent, graph), edges(graph), lenient=True)
+    about = {**metadata, **interface(graph), "parity": {"edges": parity.rows, "largest_at_edges": parity.largest}}
     write_json(path.with_name(f"{path.name}.json"), about)
     replace(path, data)
-
-
-def write_files(_load: Callable[[], None], jobs: Inbox, give: Give) -> None:
-    """Carry out requests until there are no more; give an empty text for each, or the error."""
-    torch.set_num_threads(1)
-    if hasattr(os, "nice"):
-        os.nice(10)  # training comes first
-    making.keep_operators()
-    # what exporters print is for nobody
-    with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
-        while isinstance(job := jobs.receive(), ExportJob):
-            try:
-                carry_out(job.request)
-                give("")
-            except Exception as error:
-                give(describe_error(error))

@@ -22,9 +22,9 @@ from rlrun.env.spaces import from_gymnasium
 from rlrun.memory import episodes
 from rlrun.ops import distributions
 
-Role = Literal["observation", "state", "epsilon", "gumbel", "action", "next_state"]
+Role = Literal["observation", "state", "epsilon", "action", "next_state"]
 Convert = Callable[[Tensor], Tensor]
-NAMES: dict[distributions.Kind, Role] = {"normal": "epsilon", "gumbel": "gumbel"}
+TINY = 1e-7  # float32 holds 1 less this
 UNKNOWN = ("uint16", "uint32", "uint64")  # to torch's exporter
 
 
@@ -64,7 +64,7 @@ class Graph(nn.Module):
     Args:
         agent: with `respond`; moved to the CPU before.
         outer: the environment's own spaces.
-        stochastic: whether actions are drawn, by noise that the client gives.
+        stochastic: whether actions are drawn, by normal noise that the client gives.
 
     Raises:
         RequestError: the agent cannot be exported.
@@ -98,20 +98,18 @@ class Graph(nn.Module):
             self.inputs.append(Port(named("state", path), "state", shape, dtype, {"initial": initial}))
             self.outputs.append(Port(named("next_state", path), "next_state", shape, dtype, {}))
         self.eval()
-        self.widths = self._measure() if stochastic else {}
-        about = {"epsilon": "standard normal", "gumbel": "standard Gumbel: -log(-log(uniform))"}
-        for kind, width in self.widths.items():
-            self.inputs.append(Port(kind, kind, (width,), "float32", {"drawn": about[kind]}))
+        self.width = self._measure() if stochastic else 0
+        if self.width:
+            self.inputs.append(Port("epsilon", "epsilon", (self.width,), "float32", {"drawn": "standard normal"}))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return actions, and the state after them where there is one."""
-        count = len(self._readers) + len(self._state)
-        return self._respond(inputs[:count], dealing(dict(zip(self.widths, inputs[count:], strict=True))))
+        return self._respond(inputs, dealing(inputs[-1] if self.width else None))
 
     def _respond(self, inputs: Sequence[Tensor], noise: distributions.Source) -> tuple[Tensor, ...]:
         count = len(self._readers)
         values = [read(value) for read, value in zip(self._readers, inputs[:count], strict=True)]
-        state = nested([path for path, _ in self._state], inputs[count:])
+        state = nested([path for path, _ in self._state], inputs[count : count + len(self._state)])
         with distributions.given(noise):
             action, after = self.agent.respond(tree_of(self.spaces[0], values), state, self.stochastic)
         leaves = leaves_of(self.spaces[1], action)
@@ -126,31 +124,37 @@ class Graph(nn.Module):
             inputs.append(value + torch.as_tensor(port.space.get("start", 0)).to(value.dtype))
         return inputs
 
-    def _measure(self) -> dict[Role, int]:
-        """Return how many numbers of each kind an action takes."""
-        widths: dict[Role, int] = {}
+    def _measure(self) -> int:
+        """Return how many random numbers an action takes."""
+        width = 0
 
         def count(kind: distributions.Kind, like: Tensor) -> Tensor:
-            name: Role = NAMES[kind]
-            widths[name] = widths.get(name, 0) + math.prod(like.shape[1:])
+            nonlocal width
+            width += math.prod(like.shape[1:])
             return torch.zeros_like(like)
 
         with torch.no_grad():
             self._respond(self.blank(1), count)
-        return dict(sorted(widths.items()))
+        return width
 
 
-def dealing(noises: dict[Role, Tensor]) -> distributions.Source:
-    """Return a function that deals out the columns of given noise, in the order in which a policy asks for them."""
-    dealt = dict.fromkeys(noises, 0)
+def dealing(epsilon: Tensor | None) -> distributions.Source:
+    """Return a source of random numbers that deals out the columns of standard normal noise [N, A] in turn.
+
+    Gumbel numbers are made of them: -log(-log u), where u is the share of smaller normal numbers.
+    """
+    dealt = 0
 
     def deal(kind: distributions.Kind, like: Tensor) -> Tensor:
-        name = NAMES[kind]
-        if name not in noises:
+        nonlocal dealt
+        if epsilon is None:
             raise RequestError("the policy draws random numbers even where it is asked for its best action")
-        begin, width = dealt[name], math.prod(like.shape[1:])
-        dealt[name] = begin + width
-        return noises[name][:, begin : begin + width].reshape(like.shape)
+        begin, dealt = dealt, dealt + math.prod(like.shape[1:])
+        normal = epsilon[:, begin:dealt].reshape(like.shape)
+        if kind == "normal":
+            return normal
+        share = (0.5 + 0.5 * torch.erf(normal * math.sqrt(0.5))).clamp(TINY, 1.0 - TINY)
+        return -(-share.log()).log()
 
     return deal
 

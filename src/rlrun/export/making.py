@@ -1,26 +1,25 @@
 """Export the policy of a run; equivalent to `rlrun export-onnx`. From a graph to the bytes of a file and FILE.json."""
 
-import functools
 import importlib.resources
 import io
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from rlrun.collect.agents import to_arrays
+from rlrun.collect.agents import Agent, to_arrays
 from rlrun.collect.modes import evaluation_mode
 from rlrun.collect.normalized import Unwrapper
+from rlrun.collect.video import Stage
 from rlrun.config.build import find_target
 from rlrun.config.expansion import identity
-from rlrun.core.errors import MissingExtra, RequestError, did_you_mean
+from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.core.typing import Tree
 from rlrun.env import Env
 from rlrun.env.descriptions import containers
@@ -28,26 +27,23 @@ from rlrun.env.make import NORMALIZE, merged
 from rlrun.export.checking import (
     TOLERANCE,
     Columns,
+    Recorder,
     Reference,
     Run,
     compare,
     data_rows,
     edges,
-    played,
-    recorded,
     rows_of,
     running,
 )
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.network import NetworkAgent, outer_of, validated
-from rlrun.loading.policy import Judged, Restored, frozen, has_agent, judged, require_own_folder
+from rlrun.loading.policy import Frozen, Judged, Restored, frozen, has_agent, judged, require_own_folder
 from rlrun.nn import Decoder
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, replace, sized, write_json
 
-FORMATS = ("onnx", "pt2")
-EPISODES = 10
-RECORDED = 72  # observations of the policy that both answer
+DRAWN = 72  # inputs of a network that both answer
 TRACED = 3  # envs of the inputs that are traced; any number is taken in the end
 ENVS = "envs"  # what the number of them is called
 DOMAIN = "rlrun"
@@ -80,12 +76,9 @@ class Export:
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in validation["metrics"].items())
             rows = counted(validation["rows"], "held-out row")
             lines.append(f"{rows} by the file alone: {numbers}; outputs at most {validation['largest']:.1e} apart")
-        episodes = self.about.get("episodes")
-        if episodes is not None and episodes["returns"]:
-            lines.append(
-                f"{counted(len(episodes['returns']), 'episode')} through onnxruntime alone: mean return "
-                f"{np.mean(episodes['returns']):.2f}, actions at most {episodes['largest']:.1e} apart"
-            )
+        if (episode := self.about.get("episode")) is not None:
+            steps = counted(episode["length"], "step")
+            lines.append(f"the episode of seed {episode['seed']}: return {episode['return']:.2f}, {steps}")
         return "\n".join(lines)
 
 
@@ -95,8 +88,6 @@ def export_onnx(
     *,
     checkpoint: str = "latest",
     stochastic: bool = False,
-    format: str = "onnx",
-    episodes: int = EPISODES,
     seed: int = 0,
     network: str | None = None,
     trust: Iterable[str] = (),
@@ -108,35 +99,30 @@ def export_onnx(
 
     Args:
         run: a run directory.
-        output: the file; by default `exports/policy.onnx` of the run. Beside it lie `FILE.json` and, of ONNX,
-            `play_onnx.py`.
+        output: the file; by default `exports/policy.onnx` of the run. Beside it lie `FILE.json` and `play_onnx.py`.
         checkpoint: `latest`, `best`, or a number of environment steps.
         stochastic: draw actions, by noise that is an input, in place of the best ones.
-        format: `onnx`, or `pt2` for `torch.export.load`.
-        episodes: played through onnxruntime alone before the file gets its name; 0 = none.
-        seed: of the first episode; episode i starts with `reset(seed=seed + i)`.
+        seed: of the episode whose observations both answer.
         network: config path of a network, in place of the policy; None = the policy, or the only network.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
 
     Raises:
-        RequestError: no such run, checkpoint or format, a package is missing, or the policy cannot be exported.
+        RequestError: no such run or checkpoint, a package is missing, or the policy cannot be exported.
         RlrunError: file and policy do not act the same; nothing was written.
     """
-    if format not in FORMATS:
-        raise RequestError(f"--format {format}: there are {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
     where = RunDir.open(run).checkpoint(checkpoint)
     require("export-onnx")
     if network is not None or not has_agent(run, trust):
         if stochastic:
             raise RequestError("--stochastic goes with a policy; a network draws nothing")
         with judged(run, network, trust, device="cpu") as parts:
-            path = _place(parts, output, f"{parts.path.rpartition('.')[2]}.{format}")
+            path = _place(parts, output, f"{parts.path.rpartition('.')[2]}.onnx")
             parts.take_only(where)
-            data, about = _network(parts, where, {"file": path.name, "format": format, "seed": seed})
+            data, about = _network(parts, where, {"file": path.name, "seed": seed})
         _write(path, data, about)
         return Export(path, about, len(data))
     with frozen(run, trust, device="cpu") as policy:
-        path = _place(policy, output, f"policy.{format}")
+        path = _place(policy, output, "policy.onnx")
         policy.take_only(where)
         agent, env = policy.agent, policy.env
         with ExitStack() as stack:
@@ -145,10 +131,11 @@ def export_onnx(
             stack.enter_context(evaluation_mode(getattr(agent, "policy", None)))
             graph = Graph(agent, Outer(*env.outer), stochastic=stochastic)
             about = {**_described(policy, where, graph), "env": environment(policy.config)}
-            about |= {"file": path.name, "format": format, "seed": seed}
-            data = _file_bytes(graph, about)
-            rows = None if isinstance(env, Env) else data_rows(_sources(policy), agent, graph, RECORDED)
-            about |= _proven(data, Reference(agent, graph), env, about, episodes, rows)
+            about |= {"file": path.name, "seed": seed}
+            data = onnx_bytes(graph, about, version=about["updates"])
+            run_file, reference = running(data, graph), Reference(agent, graph)
+            rows, about["episode"] = _recorded(policy, agent, env, graph, seed)
+            about["parity"] = _parity(run_file, reference, rows, seed)
     _write(path, data, about)
     return Export(path, about, len(data))
 
@@ -159,9 +146,9 @@ def _network(parts: Judged, where: Path, about: dict[str, Any]) -> tuple[bytes, 
     with evaluation_mode(parts.network):
         graph = Graph(agent, outer_of(parts.network, rows))
         about = {**_described(parts, where, graph), "network": parts.path, **about}
-        data = _file_bytes(graph, about)
-        run, reference = running(data, graph, about["format"]), Reference(agent, graph)
-        about["parity"] = _parity(run, reference, rows_of(graph, to_arrays(rows))[:RECORDED], about["seed"])
+        data = onnx_bytes(graph, about, version=about["updates"])
+        run, reference = running(data, graph), Reference(agent, graph)
+        about["parity"] = _parity(run, reference, rows_of(graph, to_arrays(rows))[:DRAWN], about["seed"])
         if parts.validation is not None and parts.network is parts.validation.network:
             about["validation"] = validated(run, reference, parts.validation)
     return data, about
@@ -176,8 +163,8 @@ def _inputs(parts: Judged, seed: int) -> Tree:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if isinstance(parts.network, Decoder):
-            return torch.randn(RECORDED, parts.network.latent)
-        if hasattr(type(parts.network), "noise") and (drawn := parts.network.noise(RECORDED)) is not None:
+            return torch.randn(DRAWN, parts.network.latent)
+        if hasattr(type(parts.network), "noise") and (drawn := parts.network.noise(DRAWN)) is not None:
             return drawn
     validation = parts.judge()
     batch = next(validation.loader.once())
@@ -221,13 +208,6 @@ def _described(policy: Restored, where: Path, graph: Graph) -> dict[str, Any]:
     }
 
 
-def _file_bytes(graph: Graph, about: Mapping[str, Any]) -> bytes:
-    program = traced(graph)
-    if about["format"] == "pt2":
-        return program_bytes(program, about=about)
-    return onnx_bytes(graph, program, about=about, version=about["updates"])
-
-
 def _sources(policy: Restored) -> list[str]:
     """Return the stored memories that a run learned from.
 
@@ -240,26 +220,19 @@ def _sources(policy: Restored) -> list[str]:
     return [sources] if isinstance(sources, str) else list(sources)
 
 
-def _proven(
-    data: bytes,
-    reference: Reference,
-    env: Env,
-    about: Mapping[str, Any],
-    episodes: int,
-    rows: Sequence[Columns] | None = None,
-) -> dict[str, Any]:
-    """Return what a file and its policy came to, side by side; rows: in place of those of the environment.
+def _recorded(
+    policy: Frozen, agent: Agent, env: Any, graph: Graph, seed: int
+) -> tuple[list[Columns], dict[str, Any] | None]:
+    """Return observations of a policy, and the episode that they come from; None of one that learned from data alone.
 
-    Raises:
-        RlrunError: they are not the same.
+    seed: of the episode.
     """
-    graph, seed = reference.graph, about["seed"]
-    run = running(data, graph, about["format"])
-    met = rows or recorded(env, reference.agent, graph, count=RECORDED, seed=seed)
-    results: dict[str, Any] = {"parity": _parity(run, reference, met, seed)}
-    if about["format"] == "onnx" and rows is None and env.envs:
-        results["episodes"] = played(data, reference, env, about, episodes)
-    return {"episodes": None, **results}
+    if not isinstance(env, Env):
+        return data_rows(_sources(policy), agent, graph), None
+    recorder = Recorder(agent, graph)
+    with Stage(env, episodes=1, seed=seed, max_steps=policy.max_steps, explore=graph.stochastic) as stage:
+        played, _ = stage.play(recorder)
+    return recorder.rows, {"seed": seed, "return": played.returns[0], "length": played.lengths[0]}
 
 
 def _parity(run: Run, reference: Reference, rows: Sequence[Columns], seed: int) -> dict[str, Any]:
@@ -278,9 +251,8 @@ def _parity(run: Run, reference: Reference, rows: Sequence[Columns], seed: int) 
 def _write(path: Path, data: bytes, about: Mapping[str, Any]) -> None:
     """Write all files, that of the policy last."""
     write_json(path.with_name(f"{path.name}.json"), about)
-    if about["format"] == "onnx":
-        client = importlib.resources.files("rlrun.export").joinpath("play_onnx.py").read_bytes()
-        replace(path.with_name("play_onnx.py"), client)
+    client = importlib.resources.files("rlrun.export").joinpath("play_onnx.py").read_bytes()
+    replace(path.with_name("play_onnx.py"), client)
     replace(path, data)
 
 
@@ -295,19 +267,6 @@ def require(place: str, *packages: str) -> None:
             __import__(package)
         except ModuleNotFoundError:
             raise MissingExtra(place, package, "export") from None
-
-
-def keep_operators() -> None:
-    """Let this process keep the exporter's table of operators, which takes longer to read than a file to write.
-
-    To be called where nobody else exports, who might add to that table. A torch that keeps it elsewhere is just slower.
-    """
-    with suppress(ImportError, AttributeError):
-        from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-        read: Any = ONNXRegistry.from_torchlib
-        if not hasattr(read, "cache_info"):
-            setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(read)))  # noqa: B010
 
 
 def traced(graph: Graph) -> torch.export.ExportedProgram:
@@ -331,17 +290,20 @@ def traced(graph: Graph) -> torch.export.ExportedProgram:
         ) from error
 
 
-def onnx_bytes(graph: Graph, program: torch.export.ExportedProgram, *, about: Mapping[str, Any], version: int) -> bytes:
+def onnx_bytes(graph: Graph, about: Mapping[str, Any], *, version: int) -> bytes:
     """Return an ONNX file.
 
     Args:
-        graph: whose inputs and outputs give theirs the names.
-        program: it, traced.
+        graph: the policy.
         about: the metadata, `env_steps` among them; only numbers and texts are written, as texts.
         version: of the model: a number that grows from one file to the next.
+
+    Raises:
+        RequestError: some part of the graph cannot be traced.
     """
     from rlrun import __version__
 
+    program = traced(graph)
     with _quiet():
         onnx_program = torch.onnx.export(
             program,
@@ -363,23 +325,11 @@ def onnx_bytes(graph: Graph, program: torch.export.ExportedProgram, *, about: Ma
         if dim.dim_param == symbol != "":
             dim.dim_param = ENVS
     del proto.metadata_props[:]
-    for key, text in _texts(about).items():
-        proto.metadata_props.add(key=key, value=text)
+    for key, value in about.items():
+        if not isinstance(value, dict | list | None):
+            proto.metadata_props.add(key=key, value=str(value))
     serialized: bytes = proto.SerializeToString()
     return serialized
-
-
-def program_bytes(program: torch.export.ExportedProgram, *, about: Mapping[str, Any]) -> bytes:
-    """Return a file of `torch.export`, for `torch.export.load`."""
-    buffer = io.BytesIO()
-    with _quiet():
-        torch.export.save(program, buffer, extra_files=_texts(about))
-    return buffer.getvalue()
-
-
-def _texts(about: Mapping[str, Any]) -> dict[str, str]:
-    """Return the numbers and texts of metadata, as texts."""
-    return {key: str(value) for key, value in about.items() if not isinstance(value, dict | list | None)}
 
 
 @contextmanager

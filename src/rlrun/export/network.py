@@ -62,7 +62,7 @@ def validated(run: Run, reference: Reference, validation: Validation) -> dict[st
         values = columns(ports, to_arrays(rows))
         inputs: Columns = {port.name: values[port.name].astype(port.dtype) for port in ports}
         outputs = run(inputs)
-        largest.append(differing(outputs, reference(inputs)))
+        largest.append(differing(outputs, inputs, reference))
         return to_tensors(play_onnx.nested(containers(reference.outer.action), outputs, "action"))
 
     metrics = validation.measure(answer)

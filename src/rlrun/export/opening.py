@@ -18,7 +18,7 @@ from rlrun.env.descriptions import space_of
 from rlrun.env.sync import SyncEnv
 from rlrun.env.wrapper_state import States
 from rlrun.export import play_onnx
-from rlrun.export.acting import FileAgent, cause, read_ports
+from rlrun.export.acting import FileAgent, cause
 from rlrun.export.graph import Outer
 from rlrun.export.making import require
 from rlrun.loading.assembly import one_at_a_time
@@ -27,7 +27,7 @@ from rlrun.runs.directory import CHECKPOINT, RunDir
 from rlrun.runs.files import place_of, read_bytes, read_json
 from rlrun.security import trust
 
-SUFFIXES = (".onnx", ".pt2")
+SUFFIX = ".onnx"
 LARGEST = 1 << 31  # bytes: protobuf has no larger messages
 NEWER = ("opset version", "IR version")  # messages of an onnxruntime that is too old for a file
 PRIMARY = "episodes"  # the config of episodes in an environment that overrides name
@@ -50,7 +50,7 @@ class Exported:
 
     Attributes:
         path: of the file.
-        about: the content of FILE.json; empty without one.
+        about: the content of FILE.json.
         agent: its policy.
         env: the env that others are copied from; it takes the environment's own actions.
         max_steps: of an episode, or None.
@@ -98,7 +98,7 @@ class Exported:
 
 def is_export(path: Path | str) -> bool:
     """Return True if a path names an exported policy rather than a run directory."""
-    return (place := place_of(path)).suffix in SUFFIXES and not place.is_dir()
+    return (place := place_of(path)).suffix == SUFFIX and not place.is_dir()
 
 
 def refuse_overrides(run: Path | str, trust: Iterable[str], overrides: Iterable[str]) -> None:
@@ -183,7 +183,7 @@ def exported(path: Path | str, overrides: Iterable[str] = (), packages: Iterable
             missing.
     """
     path, parsed = place_of(path), _of_environments(_settings(overrides), "an exported policy")
-    _require_onnx(path)
+    require("a policy that is an .onnx file", "onnxruntime")
     packages = trust.require_of_use(packages)
     data, about = _read(path)
     own = any(override.key in NAMING for override in parsed)  # then nothing is imported that the file names
@@ -203,25 +203,20 @@ def file_policy(path: Path | str) -> tuple[FileAgent, Outer]:
     """Return the policy of a file and the spaces that FILE.json says; no environment is made.
 
     Raises:
-        RequestError: the file cannot be read, or FILE.json does not describe it.
+        RequestError: the file or FILE.json cannot be read, or FILE.json does not describe it.
     """
     path = place_of(path)
-    _require_onnx(path)
-    (data, about), place = _read(path), f"{path}.json"
-    spaces = []
-    for key, role in (("inputs", "observation"), ("outputs", "action")):
-        if role not in about:
-            raise RequestError(f"{place} does not describe the {role}; rlrun export-onnx RUN writes both files")
-        ports = [port for port in read_ports(about, key) if port.get("role") == role]
-        spaces.append(space_of(about[role], {port["name"].partition(".")[2]: port for port in ports}, place))
-    outer = Outer(*spaces)
-    return FileAgent(_session(path, data), about, outer, path.name), outer
-
-
-def _require_onnx(path: Path) -> None:
-    if path.suffix != ".onnx":
-        raise RequestError(f"{path}: a file of torch.export is not played; make another: rlrun export-onnx RUN")
     require("a policy that is an .onnx file", "onnxruntime")
+    (data, about), place = _read(path), f"{path}.json"
+    try:
+        ports = {
+            role: {port["name"].partition(".")[2]: port for port in about[key] if port["role"] == role}
+            for key, role in (("inputs", "observation"), ("outputs", "action"))
+        }
+        outer = Outer(*(space_of(about[role], parts, place) for role, parts in ports.items()))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunDirError(f"{place} is damaged: it does not describe the spaces") from error
+    return FileAgent(_session(path, data), about, outer, path.name), outer
 
 
 def _session(path: Path, data: bytes) -> Any:
@@ -240,9 +235,15 @@ def _session(path: Path, data: bytes) -> Any:
 
 
 def _read(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """Return a file, and the content of FILE.json, empty without one."""
+    """Return a file, and the content of FILE.json.
+
+    Raises:
+        RequestError: one of them is missing, or cannot be read.
+    """
     data, beside = read_bytes(path, most=LARGEST, follow=True), path.with_name(f"{path.name}.json")
-    about = read_json(beside) if beside.exists() else {}
+    if not beside.exists():
+        raise RequestError(f"{beside} is missing, which describes the policy; rlrun export-onnx RUN writes both files")
+    about = read_json(beside)
     if not isinstance(about, dict) or not isinstance(about.get("env", {}), dict):
         raise RunDirError(f"{beside} is damaged: wanted what an export writes")
     return data, about

@@ -55,8 +55,6 @@ class Policy:
         envs = len(next(iter(inputs.values())))
         for port in self.inputs["epsilon"]:
             inputs[port["name"]] = self.noise.standard_normal((envs, *port["shape"]), dtype=np.float32)
-        for port in self.inputs["gumbel"]:
-            inputs[port["name"]] = self.noise.gumbel(size=(envs, *port["shape"])).astype(np.float32)
         outputs = dict(zip(self.outputs, self.session.run(self.outputs, {**inputs, **self.state}), strict=True))
         self.state = {name: outputs["next_" + name] for name in self.state}
         return outputs
@@ -72,7 +70,7 @@ def session(file: Any) -> Any:
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
-ROLES = ("observation", "state", "epsilon", "gumbel")
+ROLES = ("observation", "state", "epsilon")
 
 
 def parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:

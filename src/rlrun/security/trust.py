@@ -42,7 +42,7 @@ NEVER = """
     torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
     rlrun.checkpointing rlrun.cli rlrun.commands rlrun.config rlrun.devtools rlrun.loading rlrun.runs rlrun.security
     rlrun.analysis.doctor rlrun.export.checking rlrun.export.making rlrun.export.opening rlrun.export.play_onnx
-    rlrun.export.during.ExportedFiles rlrun.export.during.carry_out rlrun.export.during.write_files
+    rlrun.export.during.ExportedFiles rlrun.export.during.write_file
     rlrun.checkpoints rlrun.doctor rlrun.evaluate rlrun.export_onnx rlrun.init rlrun.play
     rlrun.resume rlrun.train
 """.split()  # noqa: SIM905
