@@ -159,7 +159,7 @@ CHANGES = {  # of the config, and what the message holds
     },
     **{name: ({"env__id": name, "env__kwargs": {"env_id": "evil:Evil-v0"}}, ["env.id", name]) for name in IMPORTING},
     **{text: ({"callbacks__budget__evaluator": text}, ["is code, not data"]) for text in ATTRIBUTES},
-    **{text: ({"evil": {"deep": [{"er": text}]}}, ["evil.deep.0.er", "is not trusted; --trust"]) for text in RESOLVERS},
+    **{text: ({"evil": {"deep": [{"er": text}]}}, ["evil.deep.0.er", "is not trusted; "]) for text in RESOLVERS},
     **{
         target: ({key: {"_target_": target, **arguments} for key in ("callbacks__evil", "agent__policy")}, [target])
         for target, arguments in TARGETS.items()

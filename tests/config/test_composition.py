@@ -255,6 +255,24 @@ def test_a_structured_config_of_the_users_store_is_an_option(compose, refusal):
     assert "env.num_envs" in refusal("algorithm=dqn", "env=stored_pole", "env.num_envs=many")
 
 
+def test_an_entry_of_the_store_may_change_between_two_calls(compose):
+    for size in (1, 2):
+        ConfigStore.instance().store(
+            group="env", name="changing", node={"_target_": "parts.Env", "id": "A-v0", "num_envs": size}
+        )
+        assert compose("algorithm=dqn", "env=changing").config.env.num_envs == size
+
+
+def test_a_resolver_of_another_config_is_not_there(compose, write, refusal):
+    write("mine.py", "def double(x): return 2 * x\n")
+    compose(*GROUPS, "resolvers.twice=mine.double", "num_envs='${twice:2}'")
+    assert "resolvers.twice=my_package.function" in refusal(*GROUPS, "num_envs='${twice:2}'")
+
+
+def test_notes_may_look_like_a_part(compose):
+    assert compose(*GROUPS, "notes={_target_: x}").config.notes == {"_target_": "x"}
+
+
 def test_a_list_of_an_included_file_can_be_overridden(compose, write):
     for name in "abc":
         write(f"conf/cb/{name}.yaml", f"# @package _global_\ncallbacks: {{{name}: {{_target_: my.{name}}}}}\n")

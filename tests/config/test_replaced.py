@@ -55,7 +55,7 @@ def test_options_that_a_preset_chose_are_not_wanted(preset, typed, wanted):
     overrides = ["algorithm=dqn", f"preset={preset}", *typed, "networks.q._target_=my.Net"]
     config = compose_packaged(overrides, check=False).config
     node = plain(config)["networks"]["q"]
-    assert [name for name in node["_wanted_"] if name in VOID] == wanted
+    assert [name for name in node.get("_wanted_", []) if name in VOID] == wanted
 
 
 def test_a_file_of_the_user_replaces_as_an_override_does(compose, write):

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from rlrun.config import compose
+from rlrun.config import compose, expansion
 from rlrun.config.expansion import expand, identity, read, values
+from rlrun.config.overrides import parse
 from rlrun.core.errors import ConfigError
 
 SMALL = ("algorithm=dqn", "env=cartpole")
@@ -127,3 +128,25 @@ def test_the_same_config_by_other_words_is_one_job_and_told(override, jobs, left
 def test_what_is_wrong_is_told_with_the_combination(override, message):
     with pytest.raises(ConfigError, match=message):
         expand([*SMALL, override])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        1e-5,
+        float("inf"),
+        "x,y",
+        "1e-3",
+        "null",
+        "it's",
+        "a\\'b\\",
+        {"a b": [None, "3"]},
+        ["1", 2],
+        "",
+        "a.b-c",
+    ],
+)
+def test_values_of_a_grid_in_yaml_keep_their_kind(value):
+    assert parse([f"notes.k={expansion._written(value)}"])[0].value == value

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.checkpointing import load
 from rlrun.commands.train import Experiment, Result
-from rlrun.config import Composed, to_yaml
+from rlrun.config import Composed, kept
 from rlrun.config.interpolation import dotted, leaves, mentions, plain
 from rlrun.config.overrides import Override, apply, listed, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
@@ -226,7 +226,7 @@ def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: 
     about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in OF_MACHINE} | origin]}
     if origin["checkpoint"] is None:
         run.echo("resume: started again; there was no checkpoint")
-    run.start(config=to_yaml(experiment.config), overrides=experiment.composed.overrides, manifest=about)
+    run.start(config=kept(experiment.config), overrides=experiment.composed.overrides, manifest=about)
     experiment.code.save(run.path, len(about["resumed"]))
 
 

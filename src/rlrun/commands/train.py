@@ -268,7 +268,7 @@ class Experiment:
                 for path, part in self.builder.built.items():  # so that a resume on any machine uses these lengths
                     if isinstance(part, Table) and OmegaConf.select(self.config, f"{path}.length", default=0) is None:
                         OmegaConf.update(self.config, f"{path}.length", part.length * count_of(self.config))
-                text = configuration.to_yaml(self.config)
+                text = configuration.kept(self.config)
                 about = {**self.describe(), "spaces": self.described_spaces()}
                 run_dir.start(config=text, overrides=self.composed.overrides, manifest=about)
                 self.code.save(run_dir.path)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rlrun.config.places import choices as choices
     from rlrun.config.places import group_names as group_names
     from rlrun.config.reading import unread as unread
+    from rlrun.config.saved import kept as kept
     from rlrun.config.saved import load as load
     from rlrun.config.saved import select as select
     from rlrun.config.saved import to_yaml as to_yaml
@@ -27,6 +28,7 @@ _HOMES = {
     "unread": "reading",
     "load": "saved",
     "select": "saved",
+    "kept": "saved",
     "to_yaml": "saved",
 }
 

@@ -178,7 +178,7 @@ class Builder:
         own = [name for name in names if name in recipe.keywords]
         known = replaced.taken(parameters(former, heirs=True), names)
         self._leave_out(path, node, [name for name in names if name not in own and name in replaced.VOID])
-        void = [name for name in replaced.VOID if name in node["_optional_"] and name not in node["_wanted_"]]
+        void = [name for name in replaced.VOID if name in node["_optional_"] and name not in node.get("_wanted_", ())]
         kept = [name for name in known if name not in void and (name in node["_optional_"] or name not in own)]
         return former(**{name: self._at((*path, name), path) for name in kept}, layers=recipe)
 

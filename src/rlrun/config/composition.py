@@ -34,12 +34,14 @@ from rlrun.config.replaced import mark
 from rlrun.config.schema import OPEN
 from rlrun.config.sources import OURS, SearchPath, stored
 from rlrun.core.errors import ConfigError, did_you_mean, nearest
+from rlrun.security import plugins
 
 TRAIN = "train"  # the file of a run's config
 MULTIRUN = "multirun"  # the file of a sweep's own
 RESOLVERS = "resolvers"  # the key that names functions for `${name:…}`
 PRESET = "preset"  # the group of numbers for one algorithm on one environment
 NAMES_OF_ENV = (("env",), ("env", "id"), ("env", "target"))
+OF_STORE = "ConfigStore:"  # how the labels of layers begin that a user's ConfigStore gave
 OF_SWEEPS = ("launcher", "sweep")  # what a sweep is made with; no run has them
 _UNLISTED = re.compile(
     r"^Could not (override|delete) '([^'=]+)(?:=[^']*)?'\. No match in the defaults list"
@@ -136,6 +138,7 @@ class Composer:
         for override in settings:
             if override not in of_resolvers:
                 apply(config, override, self._groups)
+        reading.require_own_resolvers(plain(config), plugins.resolvers())
         layers = [*selection.layers, layer_of_overrides(settings)]
         mark(config, layers, {override.group for override in chosen})
         composed = Composed(
@@ -172,6 +175,8 @@ class Composer:
                 raise ConfigError(f"the defaults lists of {self._path} include each other in a circle") from error
             except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
                 raise ConfigError(self._mistyped_group(settings) or self._rewritten(error)) from error
+            if any(layer.label.startswith(OF_STORE) for layer in selection.layers):
+                return selection  # entries of a user's ConfigStore may change between two calls
             self._selections[key] = pickle.dumps(selection)
         restored: Selection = pickle.loads(self._selections[key])
         return restored
@@ -239,7 +244,7 @@ class Composer:
             source = self._path.source_of(default.config_path)
             if source is None:
                 if not _is_hydras(default.config_path) and default.config_path != f"{OURS}_{self._primary}":
-                    of_store = (f"ConfigStore: {default.config_path}", default.config_path, False)
+                    of_store = (f"{OF_STORE} {default.config_path}", default.config_path, False)
                     layers.append(layer_of_file(*of_store, stored(default.config_path), default.package or ""))
                 continue
             label, packaged = source.label(default.config_path), source.place.packaged
@@ -397,6 +402,8 @@ def folder_of(key: str, composed: Composed) -> str | None:
     """
     if (pattern := composed.hydra.get(key)) is None:
         return None
+    if not isinstance(pattern, str | int | float):
+        raise ConfigError(f"{key}={pattern}: wanted the name of a folder")
     own = sorted(text for text in composed.overrides if not text.startswith("hydra."))
     of_hydra = {
         "folder": str(pattern).replace("${hydra:", "${hydra."),
@@ -408,7 +415,8 @@ def folder_of(key: str, composed: Composed) -> str | None:
     except OmegaConfBaseException as error:
         raise ConfigError(f"{key}={pattern}: {one_line(error)}") from error
     if OmegaConf.is_config(folder) or folder in (None, ""):
-        raise ConfigError(f"{key}={pattern}: wanted the name of a folder, got {folder}")
+        got = "a block of keys" if OmegaConf.is_config(folder) else repr(folder)
+        raise ConfigError(f"{key}={pattern}: wanted the name of a folder, got {got}")
     return str(folder)
 
 

@@ -6,6 +6,7 @@ import logging
 import math
 import pickle
 import random
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from rlrun.config.overrides import GRID, LONGEST, SUBDIR, parse
 from rlrun.config.schema import CHANGEABLE
 from rlrun.core.errors import ConfigError
 
+_SPECIAL = re.compile(r"([][{}():=,\\ ])")  # letters of a key in braces that need a backslash
+_WORD = re.compile(r"[A-Za-z_][\w./@-]*")
 DIGITS = 12  # of a job's key
 MOST = 100_000  # values of a range
 
@@ -120,8 +123,22 @@ def _with_typed_grid(overrides: Sequence[str]) -> list[str]:
 def _of_grid(grid: Mapping[str, Any], typed: Iterable[Override]) -> list[str]:
     """Return the overrides of a grid, key -> values, without those of the same key as a typed one."""
     keys = {override.get_key_element().lstrip("+~") for override in typed}
-    named = {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in grid.items()}
+    named = {key: ",".join(map(_written, value)) if isinstance(value, list) else value for key, value in grid.items()}
     return [f"{key}={value}" for key, value in named.items() if key.lstrip("+~") not in keys]
+
+
+def _written(value: Any) -> str:
+    """Return a value of YAML as Hydra's grammar writes it; a text that could be read as anything else in quotes."""
+    if isinstance(value, dict):
+        entries = {_SPECIAL.sub(r"\\\1", str(key)): _written(entry) for key, entry in value.items()}
+        return "{" + ",".join(f"{key}:{entry}" for key, entry in entries.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_written, value)) + "]"
+    if not isinstance(value, str):
+        return "null" if value is None else str(value)
+    if _WORD.fullmatch(value) and value.lower() not in ("null", "true", "false", "nan", "inf"):
+        return value
+    return "'" + re.sub(r"(\\*)'", r"\1\1\'", re.sub(r"\\+$", lambda match: match[0] * 2, value)) + "'"
 
 
 def job_of(composed: Composed, label: str, key: str | None = None) -> Job:

@@ -159,7 +159,8 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None
     admit_all_resolvers({override.key: override.value})
     if "@" in override.key or "/" in override.key:
         raise ConfigError(f"{override.key}: no such group{did_you_mean(override.group, groups)}")
-    part = isinstance(override.value, dict) and "_target_" in override.value  # it may have keys of its own
+    is_part = isinstance(override.value, dict) and "_target_" in override.value  # it may have keys of its own
+    part = is_part and override.key not in FREE
     is_open = part or override.key in FREE or any(override.key.startswith(f"{key}.") for key in OPEN)
     if override.sign == "~" or not (override.sign or (is_open and not part)):
         _find(config, override, groups)

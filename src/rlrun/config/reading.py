@@ -1,6 +1,6 @@
 """Which keys of a config are read, found without building anything."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
@@ -130,6 +130,19 @@ def admit_all_resolvers(tree: Any) -> None:
     """
     for path, value in _texts(tree) if trust.is_limited() else ():
         admit_resolvers(value, dotted(path))
+
+
+def require_own_resolvers(tree: Any, installed: Container[str]) -> None:
+    """Refuse a resolver that another config of this process registered, and this one does not name.
+
+    Raises: ConfigError if there is one.
+    """
+    foreign = own_resolvers.keys() - {*(tree.get("resolvers") or {})}
+    for path, text in _texts(tree) if foreign else ():
+        names = foreign.intersection(resolvers(text)) if isinstance(text, str) and "${" in text else ()
+        for name in (name for name in names if name not in installed):
+            way_out = f"resolvers.{name}=my_package.function names its function"
+            raise ConfigError(f"{dotted(path)}: Unsupported interpolation type {name}; {way_out}")
 
 
 def used_resolvers(tree: Any) -> set[str]:

@@ -1,8 +1,8 @@
 """A user's class in the place of a packaged one: `networks.q._target_=my.Net`, and nothing else need be said.
 
-Such a node gets three keys. `_replaces_` is the packaged `_target_`. `_optional_` lists the keys that packaged files
-set there: they are left out where the user's class does not take them. `_wanted_` lists those of them that lead to what
-the user chose, such as `encoder=nature` or `algorithm.recurrent=gru`: a network without a place for these is refused.
+Such a node gets keys. `_replaces_` is the packaged `_target_`. `_optional_` lists the keys that packaged files set
+there: they are left out where the user's class does not take them. `_wanted_` lists those of them that lead to what the
+user chose, such as `encoder=nature` or `algorithm.recurrent=gru`: a network without a place for these is refused.
 """
 
 import inspect
@@ -53,7 +53,8 @@ def mark(config: DictConfig, layers: Sequence[Layer], groups: Collection[str] = 
             optional = [key for key in values if _is_packaged((*path, key), setters)]
             links = {key: link_of(tree, (*path, key), values[key]) for key in optional}
             wanted = [k for k, to in links.items() if to and (dotted(to) in groups or not _is_packaged(to, setters))]
-            for key, value in zip(KEYS, (target, optional, wanted), strict=True):
+            marks = {"_replaces_": target, "_optional_": optional, **({"_wanted_": wanted} if wanted else {})}
+            for key, value in marks.items():
                 OmegaConf.update(config, f"{dotted(path)}.{key}", value, force_add=True)
 
 

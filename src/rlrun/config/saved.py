@@ -27,6 +27,18 @@ def to_yaml(config: Any, resolve: bool = False, package: str | None = None) -> s
     return _dump(node) if isinstance(node, (dict, list)) else _dump([node]).removeprefix("- ")
 
 
+def kept(config: Any) -> str:
+    """Return the copy of a config that a run keeps.
+
+    Raises: ConfigError if `load` would not read it.
+    """
+    text = to_yaml(config)
+    if (size := len(text.encode())) > LARGEST:
+        raise ConfigError(f"the config has {size:,} bytes, at most {LARGEST:,}; large data belongs into a file")
+    parse_yaml(text, "the config")
+    return text
+
+
 def select(config: Any, resolve: bool = False, package: str | None = None) -> Any:
     """Return a config, or the part of it at `package`, as plain data.
 

@@ -48,6 +48,8 @@ class Follow:
     @torch.no_grad()
     def distance(self) -> Tensor:
         """Return the distance of the target network to the network, as a share of the size of the network."""
+        if not self.fast:
+            return torch.zeros(())
         gaps = [(slow - fast).norm() for slow, fast in zip(self.slow, self.fast, strict=True)]
         sizes = [fast.norm() for fast in self.fast]
         share: Tensor = torch.stack(gaps).norm() / torch.stack(sizes).norm().clamp(min=1e-12)

@@ -301,7 +301,8 @@ def admit_resolver(name: str, text: str, place: str) -> None:
     """
     for limit in limits:
         if name not in (*RESOLVERS, *limit.packages) and text not in limit.texts:
-            raise ConfigError(f"{place}: ${{{name}:…}} comes with the run and is not trusted; --trust {name} allows it")
+            way_out = f"--trust {name} allows it" if name.startswith("oc.") else "it names no function for it"
+            raise ConfigError(f"{place}: ${{{name}:…}} comes with the run and is not trusted; {way_out}")
 
 
 def admit_environment(id: str, home: str, place: str) -> None:
