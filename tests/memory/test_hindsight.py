@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun import train
 from rlrun.collect import Collector, RandomAgent
 from rlrun.commands.check import check
 from rlrun.config import compose
@@ -13,7 +14,7 @@ from rlrun.config.build import Builder
 from rlrun.core.errors import ConfigError, DataError, RlrunError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.env import make
-from rlrun.env.goals import GoalReward
+from rlrun.env.goals import GoalReward, PointReach
 from rlrun.memory import Fifo, NStep, Scale, Table
 from rlrun.memory.hindsight import Hindsight
 
@@ -270,8 +271,52 @@ def test_relabelled_rewards_are_the_environments(name: str) -> None:
     assert -0.9 < batch["reward"].mean() < -0.1
 
 
+class Touching(PointReach):
+    """Pays the force of each step, too, which only the info says."""
+
+    batched = True
+
+    def step(self, action: Any) -> Any:
+        self.force = float(self.np_random.uniform())
+        observation, reward, terminated, truncated, info = super().step(action)
+        info = {"force": self.force, "name": "point", "place": np.array([self.force, 1.0])}
+        return observation, reward + 2 * self.force, terminated, truncated, info
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> Any:
+        if not info:  # as of super().step
+            return super().compute_reward(achieved_goal, desired_goal, info)
+        assert self.batched or np.ndim(info["force"]) == 0
+        return super().compute_reward(achieved_goal, desired_goal, info) + info["force"] + info["place"][..., 0]
+
+
+class TouchingOnce(Touching):
+    batched = False
+
+
+@pytest.mark.parametrize("name", ["Touching", "TouchingOnce"])
+@pytest.mark.parametrize("addition", [(), ("algorithm.n_step=3",), ("+with=async", "collector.kind=thread")])
+def test_a_reward_gets_the_infos_that_are_stored(name: str, addition: tuple[str, ...], tmp_path: Any) -> None:
+    columns = ("+memory.columns.force={info: true}", "+memory.columns.place={info: true, shape: [2]}")
+    hindsight = ("+with=hindsight", "memory.adaptors.hindsight.info=[force,place]", "memory.adaptors.hindsight.share=1")
+    line = ("algorithm=sac", f"env.target={__name__}.{name}", "algorithm.hidden=[8]", "algorithm.warmup_steps=100")
+    budget = ("stop.env_steps=150", "algorithm.batch_size=16", "memory.length=1000", "logger=[]", "evaluation.every=0")
+    result = train([*line, *columns, *hindsight, *budget, *addition], run_dir=tmp_path / "run")
+    table, env = result.trainer.loader.table, PointReach()
+    batch = table.sample(100)
+    if addition[:1] != ("algorithm.n_step=3",):
+        goals = (batch["next_observation"][part].numpy() for part in ("achieved_goal", "desired_goal"))
+        assert np.allclose(batch["reward"], env.compute_reward(*goals, {}) + 2 * batch["force"].numpy(), atol=1e-5)
+
+
+def test_an_info_that_is_missing_is_refused(tmp_path: Any) -> None:
+    line = ("algorithm=sac", f"env.target={__name__}.Touching", "algorithm.hidden=[8]", "evaluation.every=0")
+    for column, got in ("absent={info: true}", "nothing"), ("name={info: true}", "'point'"):
+        with pytest.raises(DataError, match=rf"memory.columns.\w+: wanted numbers \[\] in the info .*, got {got}"):
+            train([*line, f"+memory.columns.{column}", "stop.env_steps=9"], run_dir=tmp_path / column[:4])
+
+
 def test_a_reward_that_depends_on_info_is_refused() -> None:
     hindsight = Hindsight(reward=lambda achieved, desired: Reach()(achieved, desired) - 0.5, spaces=SPACES)
     table = fill(Table(length=100, spaces=SPACES, adaptors={"hindsight": hindsight}), 4)
-    with pytest.raises(DataError, match="it reads info, which no memory stores"):
+    with pytest.raises(DataError, match=r"it reads an info that memory\.adaptors\.hindsight\.info does not name"):
         table.sample(8)

@@ -140,8 +140,11 @@ class Collector(Budgeted):
                     f"memory.columns.{name}: the collector has no such tag; it has {', '.join(TAGS)}"
                     f"{did_you_mean(name, TAGS)}"
                 )
+        columns = getattr(table, "columns", ()) or getattr(getattr(table, "storage", None), "columns", {}).values()
+        infos = [column for column in columns if column.info]
+        self._infos = tuple(column.name for column in infos)
         for name in getattr(table, "wanted", ()):
-            if name not in agent.outputs:
+            if name not in (*agent.outputs, *self._infos):
                 raise ConfigError(
                     f"memory.columns.{name}: nobody fills it; the agent's response has {', '.join(agent.outputs)}"
                     f"{did_you_mean(name, agent.outputs)}"
@@ -150,11 +153,11 @@ class Collector(Budgeted):
         own = ("action",) if self._initial is None else ("action", "state")
         self._extras = tuple(name for name in agent.outputs if name not in own and name in table.names())
         self._keeps_state = self._initial is not None and "state" in table.names()
-        self.executed = None if executed_action is None else Executed(env, executed_action)
-        if self.executed is not None and self._extras:
+        if executed_action is not None and self._extras:
             raise ConfigError(
                 f"executed_action: the memory stores {self._extras[0]}, which is of the agent's own action; without it"
             )
+        self.executed = Executed(env, executed_action, infos) if infos or executed_action is not None else None
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:
         self._connect(callbacks, spent)
@@ -288,7 +291,7 @@ class Collector(Budgeted):
             "terminated": step.terminated,
             "truncated": step.truncated,
         }
-        for name in self._extras:
+        for name in (*self._extras, *self._infos):
             row[name] = response[name]
         if self._keeps_state:
             row["state"] = self.state["recurrent"] if isinstance(self.state, dict) else self.state

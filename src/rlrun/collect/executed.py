@@ -1,4 +1,6 @@
-"""Actions that the environment executed in place of the agent's, such as an expert's."""
+"""What is stored from the info of a step: executed actions, such as an expert's, and columns."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -8,25 +10,31 @@ from rlrun.core.spaces import Box, Discrete, Leaf, leaves, leaves_of, map_tree, 
 from rlrun.core.typing import Array
 from rlrun.env import Env, Step
 from rlrun.env.spaces import policy_actions
+from rlrun.memory.columns import Column
 
 
 class Executed:
-    """Puts actions that the environment says it executed in the place of the agent's.
+    """Puts actions that the environment says it executed in the place of the agent's, and adds columns of infos.
 
     Args:
         env: whose actions they are.
-        name: in the info of a step, where there is one; in the environment's own numbers.
+        name: in the info of a step, where there is one; in the environment's own numbers. None = the agent's stay.
+        columns: each has the number or array of its name in the info of every step.
     """
 
-    def __init__(self, env: Env, name: str) -> None:
-        self.outer, self.space, self.name = env.outer[1], env.spaces.action, name
+    def __init__(self, env: Env, name: str | None, columns: Sequence[Column] = ()) -> None:
+        self.outer, self.space, self.name, self.columns = env.outer[1], env.spaces.action, name, columns
 
     def __call__(self, response: Response, step: Step) -> Response:
         """Return the response to be stored.
 
         Raises:
-            DataError: what the environment says is no action.
+            DataError: what the environment says is no action, or a column has no value of its shape.
         """
+        for column in self.columns:
+            response = {**response, column.name: _values(column, step)}
+        if self.name is None:
+            return response
         named = {env_index: info.get(self.name) for env_index, info in step.info.items()}
         executed = {env_index: value for env_index, value in named.items() if value is not None}
         if not executed:
@@ -44,6 +52,18 @@ class Executed:
                 )
             put_rows(action, env_index, row)
         return {**response, "action": action}
+
+
+def _values(column: Column, step: Step) -> Array:
+    values = np.zeros((len(step.reward), *column.shape), column.dtype)
+    for env_index in np.flatnonzero(np.ones(len(values)) if step.valid is None else step.valid).tolist():
+        value = (step.info.get(env_index) or {}).get(column.name)
+        if value is None or np.shape(value) != column.shape or np.asarray(value).dtype.kind not in "biuf":
+            got = "nothing" if value is None else f"{value!r:.100}"
+            wanted = f"numbers {list(column.shape)} in the info of every step"
+            raise DataError(f"memory.columns.{column.name}: wanted {wanted}, got {got}")
+        values[env_index] = value
+    return values
 
 
 def holds(leaf: Leaf, value: Array) -> bool:

@@ -6,7 +6,9 @@ can be computed afterwards (`+with=hindsight`).
 """
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -20,6 +22,8 @@ from rlrun.env.vector import Env
 __all__ = ["BitFlip", "GoalReward", "PointReach"]
 
 Goals = dict[str, Array]
+Infos: TypeAlias = Mapping[str, Array]  # name -> [..., …]
+NO_INFO: Infos = MappingProxyType({})
 
 
 class GoalEnv(Toy):
@@ -166,8 +170,8 @@ class GoalReward:
             terminated = _Batched(function, space, np.bool_, f"{place}: compute_terminated")
         self.terminated = terminated
 
-    def __call__(self, achieved: Array, desired: Array) -> Array:
-        return self._reward(achieved, desired)
+    def __call__(self, achieved: Array, desired: Array, info: Infos = NO_INFO) -> Array:
+        return self._reward(achieved, desired, info)
 
 
 def _single(env: Env) -> gymnasium.Env[Any, Any]:
@@ -222,14 +226,16 @@ class _Batched:
         self.start = start if np.any(start) else None  # stored discrete values count from 0
         self.at_once: bool | None = None
 
-    def __call__(self, achieved: Array, desired: Array) -> Array:
+    def __call__(self, achieved: Array, desired: Array, info: Infos = NO_INFO) -> Array:
         shape = achieved.shape[: achieved.ndim - self.dimensions]
         achieved, desired = (self._theirs(goals, len(shape)) for goals in (achieved, desired))
+        info = {name: value.reshape(-1, *value.shape[len(shape) :]) for name, value in info.items()}
         if not len(achieved):
             return np.zeros(shape, self.dtype)
         if self.at_once is None:
-            self.at_once = self._agrees(achieved[: self.tried], desired[: self.tried])
-        rewards = self._all(achieved, desired) if self.at_once else self._of_each(achieved, desired)
+            few = {name: value[: self.tried] for name, value in info.items()}
+            self.at_once = self._agrees(achieved[: self.tried], desired[: self.tried], few)
+        rewards = (self._all if self.at_once else self._of_each)(achieved, desired, info)
         return rewards.reshape(shape)
 
     def _theirs(self, goals: Array, lead: int) -> Array:
@@ -239,25 +245,28 @@ class _Batched:
             flat = flat + self.start
         return flat if self.goal_dtype is None else flat.astype(self.goal_dtype, copy=False)
 
-    def _all(self, achieved: Array, desired: Array) -> Array:
-        return np.asarray(self.function(achieved, desired, {})).astype(self.dtype, copy=False)
+    def _all(self, achieved: Array, desired: Array, info: Infos) -> Array:
+        return np.asarray(self.function(achieved, desired, dict(info))).astype(self.dtype, copy=False)
 
-    def _of_each(self, achieved: Array, desired: Array) -> Array:
+    def _of_each(self, achieved: Array, desired: Array, info: Infos) -> Array:
+        infos = [{name: value[row] for name, value in info.items()} for row in range(len(achieved))]
         try:
-            rewards = [self.function(got, wanted, {}) for got, wanted in zip(achieved, desired, strict=True)]
+            rewards = [self.function(*arguments) for arguments in zip(achieved, desired, infos, strict=True)]
         except Exception as error:
+            given = f"an info of {', '.join(info)}" if info else "an empty info"
             raise RlrunError(
-                f"{self.place} failed for a goal of the memory, with an empty info: {type(error).__name__}: {error}"
+                f"{self.place} failed for a goal of the memory, with {given}: {type(error).__name__}: {error}"
             ) from error
         return np.asarray(rewards).astype(self.dtype, copy=False)
 
-    def _agrees(self, achieved: Array, desired: Array) -> bool:
+    def _agrees(self, achieved: Array, desired: Array, info: Infos) -> bool:
         """Return True if batched and single calls agree, also on reached goals."""
         got = np.concatenate([achieved, achieved, achieved])
         wanted = np.concatenate([desired, achieved, np.roll(achieved, 1, axis=0)])
+        thrice = {name: np.concatenate([value] * 3) for name, value in info.items()}
         try:
-            reward = self._all(got, wanted)
+            reward = self._all(got, wanted, thrice)
         except Exception:
             return False
-        single = self._of_each(got, wanted)
+        single = self._of_each(got, wanted, thrice)
         return reward.shape == (len(got),) and bool(np.allclose(reward, single, rtol=1e-5, atol=1e-6))

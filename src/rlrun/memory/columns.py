@@ -33,6 +33,7 @@ class Column:
     tag: bool = False  # one value an episode, in place of one a step
     choices: tuple[int, ...] = ()  # number of choices of each element; () = it holds numbers
     frame_axis: int | None = None  # along which frames are joined, as `rlrun.core.spaces.Box` has it
+    info: bool = False  # taken from the info of the step, by its name
     every: int = 1  # n: in rings only the values of steps n, 2 n, … of an episode are stored, see `Sparse`
 
     @property
@@ -117,11 +118,11 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
 def _parse(name: str, value: Mapping[str, Any] | None) -> Column:
     if value is not None and not isinstance(value, Mapping):
         raise ConfigError(f"memory.columns.{name}: wanted settings such as {{shape: [2]}} or a _target_, got {value!r}")
-    settings = {"shape": (), "dtype": "float32", "tag": False}
+    settings = {"shape": (), "dtype": "float32", "tag": False, "info": False}
     for key in value or {}:
         if key not in settings:
             raise ConfigError(f"memory.columns.{name}: no setting '{key}'{did_you_mean(key, settings)}")
-    shape, dtype, tag = {**settings, **(value or {})}.values()
+    shape, dtype, tag, info = {**settings, **(value or {})}.values()
     sizes = [shape] if isinstance(shape, int) else shape
     if not isinstance(sizes, (list, tuple)) or not all(isinstance(size, int) and size >= 0 for size in sizes):
         raise ConfigError(f"memory.columns.{name}.shape: wanted whole numbers, got {shape!r}")
@@ -129,7 +130,7 @@ def _parse(name: str, value: Mapping[str, Any] | None) -> Column:
         dtype = np.dtype(dtype).name
     except TypeError:
         raise ConfigError(f"memory.columns.{name}.dtype: '{dtype}' is not a numpy dtype") from None
-    return Column(name, tuple(sizes), dtype, bool(tag))
+    return Column(name, tuple(sizes), dtype, bool(tag), info=bool(info))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Hindsight experience replay (Andrychowicz et al. 2017, arXiv 1707.01495)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,7 +16,7 @@ from rlrun.memory.samplers import Rows
 from rlrun.memory.storage import leaf_of
 
 Strategy = Literal["future", "final", "episode"]
-Function = Callable[[Array, Array], Array]
+Function = Callable[..., Array]  # of goals [..., G], and of infos, if there are any: name -> [...]
 
 
 class Hindsight(Seeded):
@@ -34,6 +34,7 @@ class Hindsight(Seeded):
         strategy: the observation of the new goal: "future" any stored one after the row, "final" the newest stored,
             "episode" any of the whole episode.
         goal, achieved: names of the parts of the observation.
+        info: columns that the reward reads as its info, besides the goals; `memory.columns.KEY={info: true}` stores it.
         check: number of samples whose stored rewards are compared with those of the environment.
         seed: of the choice of rows and goals.
 
@@ -54,6 +55,7 @@ class Hindsight(Seeded):
         strategy: Strategy = "future",
         goal: str = "desired_goal",
         achieved: str = "achieved_goal",
+        info: Sequence[str] = (),
         check: int = 10,
         seed: int = 0,
     ) -> None:
@@ -74,7 +76,9 @@ class Hindsight(Seeded):
         self.share = share
         self.strategy = strategy
         self.goal, self.achieved = goal.split("."), achieved.split(".")
-        self.requires = (f"observation.{goal}", f"observation.{achieved}", "next_observation", "reward", "terminated")
+        self.info = tuple(info)
+        parts = (f"observation.{goal}", f"observation.{achieved}")
+        self.requires = (*parts, "next_observation", "reward", "terminated", *self.info)
         self.check = check
         # a branch of its own: the sampler may have been given the same seed
         super().__init__(np.random.SeedSequence(seed, spawn_key=(1707,)))
@@ -106,9 +110,10 @@ class Hindsight(Seeded):
             DataError: they differ.
         """
         achieved, goal = (leaf_of(batch["next_observation"], path).numpy() for path in (self.achieved, self.goal))
+        infos = [{name: batch[name].numpy() for name in self.info}] if self.info else []
         checks = [("reward", self.reward)] + ([("terminated", self.terminated)] if self.terminated is not None else [])
         for name, function in checks:
-            answer, stored = function(achieved, goal), batch[name].numpy()
+            answer, stored = function(achieved, goal, *infos), batch[name].numpy()
             if answer.shape != stored.shape:
                 shapes = f"{list(answer.shape)} for goals {list(goal.shape)}, stored are {list(stored.shape)}"
                 raise DataError(f"memory.adaptors: Hindsight asked the environment for {name} and was told {shapes}")
@@ -121,7 +126,8 @@ class Hindsight(Seeded):
                     f"memory.adaptors: Hindsight asked the environment for {name} and was told {answer[at]}; stored is "
                     f"{stored[at]} (achieved {achieved[at].tolist()}, desired {goal[at].tolist()}; so with "
                     f"{np.count_nonzero(wrong)} of {wrong.size} rows): a wrapper changes rewards or goals after "
-                    f"compute_reward, or it reads info, which no memory stores; Hindsight.check=0 lets it pass"
+                    "compute_reward, or it reads an info that memory.adaptors.hindsight.info does not name; "
+                    "Hindsight.check=0 lets it pass"
                 )
 
     def state_dict(self) -> dict[str, Any]:
@@ -144,6 +150,7 @@ class _Relabelled:
         self.rows, self.chosen, self.goals = rows, chosen, goals
         self.goal_path, self.achieved_path = hindsight.goal, hindsight.achieved
         self.goal, self.achieved, *_ = hindsight.requires
+        self.info = hindsight.info
         self.functions: dict[str, Function] = {"reward": hindsight.reward}
         if hindsight.terminated is not None:
             self.functions["terminated"] = hindsight.terminated
@@ -173,9 +180,9 @@ class _Relabelled:
 
     def _ask(self, name: str, achieved: Array, slots: Array) -> Array:
         goals = self._spread(slots)
-        return self.functions[name](
-            achieved, goals if goals.shape == achieved.shape else np.broadcast_to(goals, achieved.shape)
-        )
+        goals = goals if goals.shape == achieved.shape else np.broadcast_to(goals, achieved.shape)
+        infos = [{key: self.rows.stored(key, slots[self.chosen]).numpy() for key in self.info}] if self.info else []
+        return self.functions[name](achieved, goals, *infos)
 
     def _changed(self, value: Tensor, rows: Array) -> Tensor:
         changed = value.numpy().copy()
