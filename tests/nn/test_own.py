@@ -239,3 +239,20 @@ def test_statistics_begin_with_training(network):
 def test_a_module_that_wants_rows_learns_that_a_state_is_a_number():
     with pytest.raises(ConfigError, match=r"number, int64 \[B\], for torch\.nn\.Embedding or one_hot"):
         QNetwork(Spaces(Discrete(5), Discrete(3)), layers=partial(nn.Linear, 5, 3))
+
+
+def test_twins_in_one_module_are_refused_with_the_way_to_have_two():
+    with pytest.raises(ConfigError, match=r"gives a tuple, wanted a tensor .*`members` makes several"):
+        Critics(Spaces(VECTOR, ACTION), members=2, layers=lambda: Twins(VECTOR.size + 2))
+
+
+class Twins(nn.Module):
+    """Both values of a pair of critics."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        self.first, self.second = nn.Linear(inputs, 1), nn.Linear(inputs, 1)
+
+    def forward(self, observation, action):
+        row = torch.cat([observation, action], -1)
+        return self.first(row), self.second(row)

@@ -18,15 +18,16 @@ class OwnLayers(nn.Module):
     Args:
         layers: the module or a recipe of it.
         behind: the width of the last of several outputs, 0 for any; None = there is one output.
+        hint: at the end of the message about several outputs.
 
     Raises:
         ConfigError: called, the module gives something else, or another number of rows.
     """
 
-    def __init__(self, layers: Layers, *, behind: int | None = None) -> None:
+    def __init__(self, layers: Layers, *, behind: int | None = None, hint: str = "") -> None:
         super().__init__()
         self.module = layers if isinstance(layers, nn.Module) else layers()
-        self.behind = behind
+        self.behind, self.hint = behind, hint
 
     def forward(self, *inputs: Tree) -> Tensor:
         outputs = self.module(*inputs)
@@ -34,7 +35,7 @@ class OwnLayers(nn.Module):
             return self._row(outputs, inputs)
         if self.behind is None or not isinstance(outputs, tuple | list) or not outputs:
             wanted = "a tensor [B, F]" if self.behind is None else "a tensor [B, F] or a tuple of them"
-            raise ConfigError(f"{self.name} gives a {type(outputs).__name__}, wanted {wanted}")
+            raise ConfigError(f"{self.name} gives a {type(outputs).__name__}, wanted {wanted}{self.hint}")
         parts = [self._row(output, inputs) for output in outputs]
         if self.behind and parts[-1].shape[-1] != self.behind:
             widths = [part.shape[-1] for part in parts]
@@ -67,7 +68,8 @@ class OwnMembers(nn.ModuleList):
     def __init__(self, layers: Layers, members: int) -> None:
         if members > 1 and isinstance(layers, nn.Module):
             raise ConfigError(f"layers: one module cannot be {members} members; a recipe (_partial_: true) makes each")
-        super().__init__(OwnLayers(layers) for _ in range(members))
+        hint = "; a module is one critic, and `members` makes several"
+        super().__init__(OwnLayers(layers, hint=hint) for _ in range(members))
 
     def forward(self, *inputs: Tree) -> Tensor:
         """Evaluate every member on the same rows."""
