@@ -104,6 +104,10 @@ VALUES = {
     (*DQN, "naïve=3"): ["a key has no 'ï'"],
     (*DQN, "algorithm.hidden=[8,,8]"): ["cannot be read; quote texts"],
     (*DQN, "seeds=3"): ["seeds: wanted the keys of rlrun.core.seeds.Seeds, got 3 (did you mean 'seed'?)"],
+    (*DQN, "networks.q=nets.Net"): [
+        "networks.q: wanted the keys of rlrun.algorithms.dqn.QNetwork",
+        "networks.q._target_=nets.Net",
+    ],
     (*DQN, "callbacks.q_loss.optimizer=adam"): [
         "callbacks.q_loss: optimizer: wanted {_target_: torch.optim.Adam, lr: 1.0e-3, _partial_: true}, got 'adam'"
     ],

@@ -204,12 +204,14 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
 
 
 def _require_keys(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
-    """Raise ConfigError if a part of the whole run would become a number or a text."""
-    node, value = child(plain(config), override.key), override.value
+    """Raise ConfigError if a part of the whole run would become a number or a text, or any part a class's path."""
+    node, value = functools.reduce(child, split(override.key), plain(config)), override.value
+    is_class = isinstance(value, str) and "." in value and all(name.isidentifier() for name in value.split("."))
     scalar = isinstance(value, (bool, int, float)) or (isinstance(value, str) and "${" not in value)
-    if scalar and isinstance(node, dict) and "_target_" in node:
+    if scalar and isinstance(node, dict) and "_target_" in node and (is_class or "." not in override.key):
         others = [name for name in (*plain(config), *groups) if name != override.key]
-        near = did_you_mean(override.key, others) or f"; {override.key}._target_=CLASS replaces it"
+        way_out = f"; {override.key}._target_={value if is_class else 'CLASS'} replaces it"
+        near = way_out if is_class else did_you_mean(override.key, others) or way_out
         raise ConfigError(f"{override.key}: wanted the keys of {node['_target_']}, got {value!r}{near}")
 
 
