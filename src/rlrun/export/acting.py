@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent, Response
@@ -13,7 +12,7 @@ from rlrun.core.typing import Array, Tree
 from rlrun.env.descriptions import containers
 from rlrun.export.checking import columns
 from rlrun.export.graph import Outer, Port, actions, observations
-from rlrun.export.play_onnx import nested
+from rlrun.export.play_onnx import Policy, nested
 
 ALIKE = ("shape", "kind", "n", "start")  # what a space says that has to be the same in a file and an environment
 BOUNDS = ("low", "high")  # … and of actions, too: the file scales to them
@@ -36,28 +35,21 @@ class FileAgent(Agent):
     outputs: tuple[str, ...] = ("action",)
 
     def __init__(self, session: Any, about: Mapping[str, Any], outer: Outer, place: str) -> None:
-        self.session, self.place, self._containers = session, place, containers(outer.action)
+        self.place, self._containers = place, containers(outer.action)
         self._read = [port for port, _ in observations(outer.observation)]
         self._written = [port for port, _ in actions(outer.action)]
         try:
-            inputs, outputs = ({port["name"]: port for port in about[key]} for key in ("inputs", "outputs"))
-            self._dtypes = {name: np.dtype(port["dtype"]) for name, port in inputs.items()}
-            self._width = int(inputs["epsilon"]["shape"][0]) if "epsilon" in inputs else 0
-            self._initial: dict[str, Array] = {
-                name: np.broadcast_to(np.asarray(port["initial"], port["dtype"]), port["shape"])
-                for name, port in inputs.items()
-                if port["role"] == "state"
-            }
-            for ports, entries in ((self._read, inputs), (self._written, outputs)):
-                _require_fit(ports, [entry for entry in entries.values() if entry["role"] == ports[0].role], place)
+            self._file = Policy(session, about)
+            _require_fit(self._read, self._file.inputs["observation"], place)
+            _require_fit(self._written, self._file.actions, place)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise RunDirError(f"{place}.json is damaged: it does not describe inputs and outputs") from error
-        self._names = [*(port.name for port in self._written), *(f"next_{name}" for name in self._initial)]
+        self._file.draw = torch.randn  # by the generator that others use
 
     @property
     def stochastic(self) -> bool:
         """Whether actions are drawn."""
-        return self._width > 0
+        return bool(self._file.inputs["epsilon"])
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         """Act on observations [N, …]; whether it explores is fixed in the file.
@@ -65,28 +57,22 @@ class FileAgent(Agent):
         Raises:
             RlrunError: it fails.
         """
+        self._file.state = state or {}
+        try:
+            outputs = self._file.run(columns(self._read, observation))
+        except Exception as error:
+            raise RlrunError(f"{self.place} cannot act: {cause(error)}") from error
         envs = row_count(observation)
-        own = columns(self._read, observation)
-        inputs = {port.name: own[port.name].astype(self._dtypes[port.name]) for port in self._read}
-        outputs = self._run({**inputs, **(state or {})}, envs)
         action = {port.name: self._own(port, outputs[port.name], envs) for port in self._written}
         response: Response = {"action": nested(self._containers, action, "action")}
-        if self._initial:
-            response["state"] = {name: outputs[f"next_{name}"] for name in self._initial}
+        if self._file.state:
+            response["state"] = self._file.state
         return response
 
     def initial_state(self, count: int) -> Tree | None:
         """Return the state of `count` new episodes, by the names of the inputs; None without a state."""
-        begun = {name: np.broadcast_to(value, (count, *value.shape)) for name, value in self._initial.items()}
-        return begun or None
-
-    def _run(self, inputs: dict[str, Array], envs: int) -> dict[str, Array]:
-        try:
-            if self._width:
-                inputs["epsilon"] = torch.randn(envs, self._width).numpy()
-            return dict(zip(self._names, self.session.run(self._names, inputs), strict=True))
-        except Exception as error:
-            raise RlrunError(f"{self.place} cannot act: {cause(error)}") from error
+        self._file.reset(count)
+        return self._file.state or None
 
     def _own(self, port: Port, value: Array, envs: int) -> Array:
         if value.shape != (envs, *port.shape):

@@ -37,7 +37,7 @@ from rlrun.export.checking import (
     running,
 )
 from rlrun.export.graph import Graph, Outer
-from rlrun.export.network import NetworkAgent, outer_of, validated
+from rlrun.export.network import NetworkAgent, outer_of
 from rlrun.loading.policy import Frozen, Judged, Restored, frozen, has_agent, judged, require_own_folder
 from rlrun.nn import Decoder
 from rlrun.runs.directory import RunDir
@@ -72,10 +72,6 @@ class Export:
             f"{counted(parity['rows'], 'observation')}: largest difference {parity['largest']:.1e}, "
             f"{parity['largest_at_edges']:.1e} at {counted(parity['edges'], 'edge')}"
         )
-        if (validation := self.about.get("validation")) is not None:
-            numbers = ", ".join(f"{name} {value:.4g}" for name, value in validation["metrics"].items())
-            rows = counted(validation["rows"], "held-out row")
-            lines.append(f"{rows} by the file alone: {numbers}; outputs at most {validation['largest']:.1e} apart")
         if (episode := self.about.get("episode")) is not None:
             steps = counted(episode["length"], "step")
             lines.append(f"the episode of seed {episode['seed']}: return {episode['return']:.2f}, {steps}")
@@ -148,9 +144,7 @@ def _network(parts: Judged, where: Path, about: dict[str, Any]) -> tuple[bytes, 
         about = {**_described(parts, where, graph), "network": parts.path, **about}
         data = onnx_bytes(graph, about, version=about["updates"])
         run, reference = running(data, graph), Reference(agent, graph)
-        about["parity"] = _parity(run, reference, rows_of(graph, to_arrays(rows))[:DRAWN], about["seed"])
-        if parts.validation is not None and parts.network is parts.validation.network:
-            about["validation"] = validated(run, reference, parts.validation)
+        about["parity"] = _parity(run, reference, rows_of(graph, to_arrays(rows)), about["seed"])
     return data, about
 
 

@@ -18,7 +18,7 @@ class Policy:
     """An exported policy.
 
     Args:
-        file: path of the .onnx file, or its bytes.
+        file: path of the .onnx file, its bytes, or an open session.
         about: what its .json file says; by default that is read.
         seed: of the noise that a stochastic policy acts by.
     """
@@ -27,12 +27,12 @@ class Policy:
         if about is None:
             with open(f"{file}.json", encoding="utf-8") as text:
                 about = json.load(text)
-        self.session = session(file)
+        self.session = file if hasattr(file, "run") else session(file)
         self.about = about
         self.inputs = {role: [port for port in about["inputs"] if port["role"] == role] for role in ROLES}
         self.outputs = [port["name"] for port in about["outputs"]]
         self.actions = [port for port in about["outputs"] if port["role"] == "action"]
-        self.noise = np.random.default_rng(seed)
+        self.draw: Any = np.random.default_rng(seed).standard_normal
         self.reset()
 
     def reset(self, envs: int = 1) -> None:
@@ -54,7 +54,7 @@ class Policy:
         inputs = {port["name"]: np.asarray(observations[port["name"]]).astype(port["dtype"]) for port in ports}
         envs = len(next(iter(inputs.values())))
         for port in self.inputs["epsilon"]:
-            inputs[port["name"]] = self.noise.standard_normal((envs, *port["shape"]), dtype=np.float32)
+            inputs[port["name"]] = np.asarray(self.draw((envs, *port["shape"])), np.float32)
         outputs = dict(zip(self.outputs, self.session.run(self.outputs, {**inputs, **self.state}), strict=True))
         self.state = {name: outputs["next_" + name] for name in self.state}
         return outputs
