@@ -132,3 +132,9 @@ def test_a_loss_multiplies_the_runs_rate_by_its_own_share():
     loss = LossCallback(network, optimizer=partial(retuned, optimizer=recipe, lr=1e-2))
     loss.set_rate(5e-4)
     assert [group["lr"] for group in loss.optimizer.param_groups] == pytest.approx([5e-3])
+
+
+@pytest.mark.parametrize(("chosen", "decay"), [([], 0.0), (["optimizer=adamw"], 0.01)])
+def test_parameters_of_no_group_keep_the_settings_of_the_optimizer(chosen, decay):
+    found = optimizers("algorithm=sac", "env=pendulum", *chosen, "+with=parameter_groups")
+    assert found["q_loss"].defaults["weight_decay"] == decay
