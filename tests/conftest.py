@@ -81,15 +81,25 @@ def quick_imports() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Stand in an empty folder; afterwards no module of it is known any more."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+def imports() -> Iterator[None]:
+    """Afterwards no folder that a test stood in is searched, and no module of it is known, any more."""
     known = set(sys.modules)
-    yield tmp_path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))
+        yield
     forget(known)
+
+
+imports_of_a_file = pytest.fixture(scope="module", autouse=True)(imports)  # whose fixtures stand somewhere, too
+imports_of_a_test = pytest.fixture(autouse=True)(imports)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return tmp_path
 
 
 class Outcome(NamedTuple):
