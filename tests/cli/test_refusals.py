@@ -36,6 +36,15 @@ KEYS = {
     (*DQN, f"algorithm.lr={'x' * 30_000}"): ["an override has at most 20,000 letters"],
     ("train", "algorithm=ppo", "env=cartpole", "memory.export.path=x.zip"): ["memory.export: this run keeps no memory"],
     (*DQN, "nowhere/group@x=1"): ["nowhere/group@x: no such group"],
+    (*DQN, "env.wrappers.0._target_=my.Wrapper"): ["env.wrappers: a list of 0 has no '0'", "env.wrappers=[…]"],
+    (*DQN, "+env@evaluation=pendulum"): ["evaluation._target_: no part reads this key"],
+    (*DQN, "+evaluation.episode=3"): [
+        "evaluation.episode: no part reads this key",
+        "did you mean 'evaluation.episodes'?",
+    ],
+    (*DQN, "seed=${hydra:job.num}"): ["seed: ${hydra:…} has a value in hydra.run.dir and its like only"],
+    (*DQN, "seed=${oc.env:NAME,three}"): ["seed: wanted a whole number from 0, got 'three'"],
+    (*DQN, "algorithm.lr=${oc.env:NOWHERE}"): ["algorithm.lr:", "Environment variable 'NOWHERE' not found"],
 }
 
 PEERS = {
@@ -270,9 +279,24 @@ def test_broken_file_of_the_user(text, write, rlrun):
     refused(rlrun("train", "algorithm=dqn", "env=mine"), FILES[text])
 
 
-def test_unread_key_of_users_file(write, rlrun):
-    write("conf/with/mine.yaml", "# @package _global_\nalgorithm: {tua: 1}\n")
-    refused(rlrun(*DQN, "with=mine"), ["algorithm.tua: no part reads this key"])
+@pytest.mark.parametrize("key", ["algorithm.tua", "stop.env_step", "checkpoint.evry", "log.networc"])
+def test_unread_key_of_users_file(key, write, rlrun):
+    block, _, name = key.partition(".")
+    write("conf/with/mine.yaml", f"# @package _global_\n{block}: {{{name}: 1}}\n")
+    refused(rlrun(*DQN, "with=mine"), [f"{key}: no part reads this key"])
+
+
+REPLACING = {  # files that replace ours and extend none -> the way out
+    "conf/train.yaml": "`defaults: [/rlrun/train, _self_]`",
+    "conf/algorithm/dqn.yaml": "`defaults: [/rlrun/algorithm/sac, _self_]`",
+}
+
+
+@pytest.mark.parametrize("file", REPLACING)
+@pytest.mark.parametrize("env", [["env=cartpole"], ["env.id=CartPole-v1"]])
+def test_a_file_that_replaces_ours_says_what_it_lacks(file, env, write, rlrun):
+    write(file, "# @package _global_\nseed: 3\n")
+    refused(rlrun("train", "algorithm=dqn", *env), [file, "; let it begin with", REPLACING[file]])
 
 
 BLOCKED = {

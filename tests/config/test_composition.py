@@ -27,6 +27,8 @@ COMPOSED = {  # overrides, and values of keys that they come to
     (*SAC, "~callbacks.temperature"): {"callbacks.temperature": ABSENT, "algorithm.temperature": 0.2},
     (*GROUPS, "logger=wandb"): {"logger": ["wandb"]},
     (*GROUPS, "seed=1", "seed=2", "seed=1"): {"seed": 1},
+    ("~with", *GROUPS, "seed=${oc.env:NOWHERE,7}"): {"seed": 7},
+    (*GROUPS, "env.kwargs.code=${oc.env:NOWHERE,7}"): {"env.kwargs.code": "${oc.env:NOWHERE,7}"},
     (*GROUPS, "env.kwargs.code='012'"): {"env.kwargs.code": "012", "algorithm.algorithm": ABSENT},
     **{
         (*GROUPS, f"seed={text}"): {"seed": value}

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading, schema
-from rlrun.config.files import one_line
+from rlrun.config.files import one_line, parse_yaml
 from rlrun.config.interpolation import LinkError, child, dotted, leaves, plain, split
 from rlrun.config.interpolation import Path as Keys
 from rlrun.config.layers import OVERRIDE, Layer, origins
@@ -32,7 +32,8 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     if isinstance(env, dict) and "_target_" not in env:
         file = f"env/{composed.choices.get('env')}.yaml"
         raise ConfigError(f"env: {file} has no `_target_`; let it begin with `defaults: [gym, _self_]`")
-    if isinstance(env, dict) and "id" in env and "target" in env and env["id"] is None and env["target"] is None:
+    unnamed = isinstance(env, dict) and all(name in env and env[name] is None for name in ("id", "target"))
+    if unnamed and "_replaces_" not in env:
         raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
     _check_completed(composed)
     try:
@@ -43,7 +44,8 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
         for key in reading.missing(read):
             part = key.removeprefix("init.from.")  # its name has dots of its own
             raise ConfigError(f"{key}: a value is needed: {f'{key}=…' if part == key else f'init.from={{{part}: …}}'}")
-        reading.resolve_texts(config, read)
+        for key, value in _numbers_of_texts(composed, reading.resolve_texts(config, read)).items():
+            OmegaConf.update(config, key, value, merge=False)
     except LinkError as error:
         if "'${agent}' leads" in str(error) and plain(config).get("env"):
             name = composed.choices.get("algorithm")
@@ -55,6 +57,17 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     except OmegaConfBaseException as error:
         raise ConfigError(one_line(error)) from error
     _check_unread(composed, read)
+
+
+def require_ours(config: Any, layers: Sequence[Layer]) -> None:
+    """Raise ConfigError, with the way out, if a file of the user's replaces ours and lacks what every run needs."""
+    wanted = {"train": ("trainer", "threads"), "algorithm": ("loader", "callbacks")}
+    for layer in (layer for layer in layers if not layer.packaged):
+        kind = layer.config_path.partition("/")[0] if "/" in layer.config_path else "train"
+        if lacking := [key for key in wanted.get(kind, ()) if key not in config]:
+            ours = "train" if kind == "train" else "algorithm/sac"
+            way_out = f"let it begin with `defaults: [/rlrun/{ours}, _self_]`"
+            raise ConfigError(f"{layer.label}: gives no '{lacking[0]}'; {way_out}")
 
 
 def _check_completed(composed: Composed) -> None:
@@ -88,23 +101,16 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
         if own and not any(path in read for path in own) and (needing := _needing(composed, layer)):
             place = next((path for path in own if f"with/{path[0]}" != layer.config_path), own[0])
             raise ConfigError(f"{dotted(place[:2])}: no part reads this key; {needing}")
-    for key in reading.unread(tree, read):
+    unread = reading.unread(tree, read)
+    for key in unread:
         inside = [path for path in setters if path[: len(split(key))] == split(key)]
         at = [choice for choice in composed.choices if f"{key}.".startswith(f"{choice.partition('@')[2] or '@'}.")]
         if at or not inside or not all(setters[path].packaged for path in inside):
-            near = did_you_mean(key, [candidate for candidate in keys if not candidate.startswith(key)])
+            inside_unread = tuple(f"{name}." for name in unread)
+            others = [name for name in keys if not f"{name}.".startswith(inside_unread)]
+            near = did_you_mean(key, others) if split(key)[-1] != "_target_" else ""
             way_out = hint(split(key), tree, near) + _headless(setters[inside[0]] if inside else None, tree)
             raise ConfigError(f"{key}: no part reads this key{way_out}")
-    in_files = {path for layer in composed.layers if layer.label != OVERRIDE for path, _ in leaves(layer.content)}
-    for path, layer in setters.items():
-        block = path[0]
-        if layer.label == OVERRIDE and block in schema.SETTINGS and path not in in_files:
-            names = schema.known(block)
-            if dotted(path[1:]) not in names and not f"{dotted(path)}.".startswith(
-                tuple(f"{at}." for at in schema.OPEN)
-            ):
-                near = did_you_mean(dotted(path[1:]), names, f"{block}.")
-                raise ConfigError(f"{dotted(path)}: no part reads this key{near}")
 
 
 def _headless(layer: Layer | None, tree: Any) -> str:
@@ -125,21 +131,43 @@ def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
     Raises: ConfigError if a value is of another type.
     """
     tree, changed = plain(config), {}
+    for path, kind in _kinds_of_overrides(config, layers).items():
+        value = reduce(child, path, tree)
+        if value is None or (isinstance(value, str) and ("${" in value or value == "???")):
+            continue
+        result = converted(dotted(path), value, kind)
+        if type(result) is not type(value):
+            changed[dotted(path)] = result
+    return changed
+
+
+def _numbers_of_texts(composed: Composed, texts: Mapping[Keys, Any]) -> dict[str, Any]:
+    """Return what `${oc.env:SEED}` gives where a key takes no text, read as a YAML file has it.
+
+    Raises: ConfigError if it is of another kind.
+    """
+    alike, values = _kinds_of_overrides(composed.config, composed.layers), {}
+    for path, text in texts.items():
+        key = dotted(path)
+        kind = KINDS.get(key, alike.get(path))
+        if kind is None or not isinstance(text, str):
+            continue
+        value = converted(key, parse_yaml(f"value: {text}", key)["value"], kind)
+        if not isinstance(value, str):
+            values[key] = value
+    return values
+
+
+def _kinds_of_overrides(config: Any, layers: Sequence[Layer]) -> dict[Keys, Kind]:
+    """Return the kinds of the values that overrides replace, by those that stand in files."""
     file_values: dict[Keys, tuple[Any, bool]] = {}
     for layer in layers:
         if layer.label != OVERRIDE:
             file_values.update({path: (value, layer.packaged) for path, value in leaves(layer.content)})
-    for path, layer in origins(config, layers).items():
-        key = dotted(path)
-        if layer.label != OVERRIDE or path not in file_values or key in KINDS or key.startswith(OPEN):
-            continue
-        kind, value = _kind(*file_values[path]), reduce(child, path, tree)
-        if kind is None or value is None or (isinstance(value, str) and ("${" in value or value == "???")):
-            continue
-        result = converted(key, value, kind)
-        if type(result) is not type(value):
-            changed[key] = result
-    return changed
+    setters = origins(config, layers).items()
+    paths = [path for path, layer in setters if layer.label == OVERRIDE and path in file_values]
+    kinds = {path: _kind(*file_values[path]) for path in paths if not dotted(path).startswith(OPEN)}
+    return {path: kind for path, kind in kinds.items() if kind is not None and dotted(path) not in KINDS}
 
 
 def _kind(value: Any, packaged: bool) -> Kind | None:

@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading
 from rlrun.config.build import register_resolvers
-from rlrun.config.checks import check
+from rlrun.config.checks import check, require_ours
 from rlrun.config.files import one_line
 from rlrun.config.interpolation import dotted, leaves, plain
 from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides
@@ -40,7 +40,7 @@ TRAIN = "train"  # the file of a run's config
 MULTIRUN = "multirun"  # the file of a sweep's own
 RESOLVERS = "resolvers"  # the key that names functions for `${name:…}`
 PRESET = "preset"  # the group of numbers for one algorithm on one environment
-NAMES_OF_ENV = (("env",), ("env", "id"), ("env", "target"))
+NAMES_OF_ENV = (("env",), ("env", "id"), ("env", "target"), ("env", "_target_"))
 OF_STORE = "ConfigStore:"  # how the labels of layers begin that a user's ConfigStore gave
 OF_SWEEPS = ("launcher", "sweep")  # what a sweep is made with; no run has them
 _UNLISTED = re.compile(
@@ -122,10 +122,12 @@ class Composer:
                 raise ConfigError(f"{override.text}: this is for a sweep: rlrun train -m …")
         chosen = [override for override in parsed if self._chooses(override)]
         settings = [override for override in parsed if override not in chosen]
-        names_env = any(override.key in ("env", "env.id", "env.target") for override in settings)
+        names_env = any(override.key in ("env", *map(dotted, NAMES_OF_ENV)) for override in settings)
 
         selection = self._select(chosen, settings, with_preset=not names_env)
         config = selection.config
+        if check and "trainer" in roots:
+            require_ours(config, selection.layers)
         settings_of_hydra = typed
         if self._primary != MULTIRUN:
             settings_of_hydra = _of_hydra(selection.layers) | typed
@@ -234,7 +236,7 @@ class Composer:
                 keys = added if verb == "override" else absent
                 if not verb or key in keys:
                     raise
-                if any(override.key == key and override.sign == "~" for override in chosen):
+                if key != ADDITIONS and any(override.key == key and override.sign == "~" for override in chosen):
                     raise ConfigError(f"~{key}: nothing was chosen for it") from error
                 keys.add(key)
 
@@ -329,6 +331,9 @@ class Composer:
                     f"/{group.rpartition('/')[2]}", [f"/{name}" for name in self._path.options("", ObjectType.GROUP)]
                 )
                 return f"{place}: its defaults override '{group}', which is not a group{near}"
+            if self._path.is_packaged(match[1]) and not self._path.is_packaged(self._primary):
+                own = self._path.label(self._primary)
+                return f"{own}: lists no group '{group}'; let it begin with `defaults: [/rlrun/train, _self_]`"
             return (
                 f"{place}: 'override /{group}' comes too early, {group} is chosen after this file; "
                 f"leave the line out and give {group}=NAME, or choose both in a file of {PRESET}/"

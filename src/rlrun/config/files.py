@@ -82,7 +82,7 @@ def _measure(text: str) -> None:
 def one_line(error: BaseException | str) -> str:
     """Return an error's message without its line breaks and Hydra's appendices."""
     text = str(error).split("\nSee http")[0].split("Config search path:")[0].split("\n    full_key:")[0]
-    return " ".join(text.split())
+    return re.sub(r"^\w+ raised while resolving interpolation: ", "", " ".join(text.split()))
 
 
 def read_yaml(path: Path, label: str | None = None) -> dict[str, Any]:

@@ -79,6 +79,11 @@ def child(node: Any, key: str) -> Any:
     return _ABSENT
 
 
+def is_there(tree: Any, path: Path) -> bool:
+    """Return True if a tree has a node at a path, which no link leads to."""
+    return functools.reduce(child, path, tree) is not _ABSENT
+
+
 def link_of(tree: Any, here: Path, value: Any) -> Path | None:
     """Return the absolute path to which a value is a link, or None where it is none."""
     if not isinstance(value, str) or not value.startswith("${"):

@@ -187,6 +187,9 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
         if key not in names:
             if isinstance(node, str) and node.startswith("${"):
                 raise ConfigError(f"{override.key}: '{dotted(path[:index])}' is a link to {node}: change that instead")
+            if isinstance(node, list):
+                whole = dotted(path[:index])
+                raise ConfigError(f"{whole}: a list of {len(node)} has no '{key}'; give the whole list: {whole}=[…]")
             if isinstance(node, bool):
                 raise ConfigError(f"{override.key}: no such key; '{dotted(path[:index])}' itself is true or false")
             prefix = "".join(f"{part}." for part in path[:index])

@@ -4,11 +4,25 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
-from rlrun.config.interpolation import Path, child, children, dotted, leaves, link_of, locate, mentions, plain, split
+from rlrun.config.files import one_line
+from rlrun.config.interpolation import (
+    Path,
+    child,
+    children,
+    dotted,
+    is_there,
+    leaves,
+    link_of,
+    locate,
+    mentions,
+    plain,
+    split,
+)
+from rlrun.config.schema import SETTINGS, known
 from rlrun.core.errors import ConfigError
 from rlrun.security import trust
 
-# Read by the experiment itself, whatever is built; everything else is reached from `trainer`.
+# Read by the experiment itself, of SETTINGS the known keys; everything else is reached from `trainer`.
 ROOTS = (
     "seed",
     "stop",
@@ -38,7 +52,10 @@ def reached(config: Any, roots: Iterable[str] = ROOTS) -> dict[Path, Any]:
     """
     tree = plain(config)
     nodes: dict[Path, Any] = {}
-    waiting: list[tuple[Path, Path]] = [(split(root), ()) for root in roots if split(root)[0] in tree]
+    keys = [
+        key for root in roots for key in ([f"{root}.{name}" for name in known(root)] if root in SETTINGS else [root])
+    ]
+    waiting: list[tuple[Path, Path]] = [(split(key), ()) for key in keys if is_there(tree, split(key))]
     while waiting:
         path, referrer = waiting.pop()
         if path in nodes:
@@ -75,24 +92,29 @@ def missing(read: Mapping[Path, Any]) -> list[str]:
     return [dotted(path) for path, node in read.items() if node == "???"]
 
 
-def resolve_texts(config: Any, read: Mapping[Path, Any]) -> None:
-    """Evaluate each `${resolver:…}` that is `reached` and depends on no object.
+def resolve_texts(config: Any, read: Mapping[Path, Any]) -> dict[Path, Any]:
+    """Return what each text with a `${resolver:…}` comes to, if it is `reached` and depends on no object.
 
     Raises: ConfigError if one fails.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    tree = plain(config)
+    tree, values = plain(config), {}
     for path, node in read.items():
         if not isinstance(node, str) or "${" not in node or link_of(tree, path, node) is not None:
             continue
         if any(locate(tree, target, referrer=path).beyond for target in mentions(node, path, tree)):
             continue  # known only when the object is built
         try:
-            OmegaConf.select(config, dotted(path))
+            values[path] = OmegaConf.select(config, dotted(path))
         except OmegaConfBaseException as error:
-            raise ConfigError(f"{dotted(path)}: {str(error).splitlines()[0]}") from error
+            if "hydra" in resolvers(node):
+                raise ConfigError(
+                    f"{dotted(path)}: ${{hydra:…}} has a value in hydra.run.dir and its like only"
+                ) from error
+            raise ConfigError(f"{dotted(path)}: {one_line(error)}") from error
+    return values
 
 
 def is_object(node: Any) -> bool:

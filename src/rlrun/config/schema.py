@@ -299,7 +299,7 @@ def check_kinds(config: Any) -> dict[str, Any]:
         if value is _UNKNOWN:
             continue
         result = converted(key, value, kind)
-        if type(result) is not type(value):
+        if repr(result) != repr(value):  # also [1e2], whose entries become whole numbers
             changed[key] = result
     return changed
 

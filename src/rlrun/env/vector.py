@@ -239,4 +239,7 @@ def spaces_of(env: Env | None) -> Spaces:
     """
     if env is None:
         raise ConfigError("env=none: there is no environment whose spaces a part needs; name that of the data")
+    if not hasattr(env, "spaces"):
+        name = type(env).__name__
+        raise ConfigError(f"env: {name} is no rlrun.env.VectorEnv; env.target=… names what makes one environment")
     return env.spaces

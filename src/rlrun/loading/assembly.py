@@ -1,6 +1,7 @@
 """What every command that builds parts does first: set up the process, and find what has a state."""
 
 import gc
+import inspect
 import math
 import os
 import pickle
@@ -209,8 +210,12 @@ def builder_of(config: DictConfig, *, recorded: RecordedSpaces | None = None, **
     target = OmegaConf.select(live, "env._target_")
     kind = find_target(target, "env") if isinstance(target, str) and not target.startswith("rlrun.") else None
     if isinstance(kind, type) and issubclass(kind, gymnasium.Env):  # as if env.target named it
-        kwargs = {name: part for name, part in live.env.items_ex(resolve=False) if not name.startswith("_")}
-        node = {"_target_": "rlrun.env.make", "target": target, "kwargs": kwargs, "num_envs": "${num_envs}"}
+        env = plain(live.env)
+        of_ours = inspect.signature(find_target(env["_replaces_"], "env")).parameters if "_replaces_" in env else ()
+        kept = {name: env[name] for name in of_ours if name in env}
+        own = {name: part for name, part in env.items() if not name.startswith("_") and name not in kept}
+        of_make = {"id": None, "target": target, "kwargs": {**(kept.get("kwargs") or {}), **own}}
+        node = {"num_envs": "${num_envs}", **kept, "_target_": "rlrun.env.make", **of_make}
         OmegaConf.update(live, "env", node, merge=False)
     return Builder(live)
 
