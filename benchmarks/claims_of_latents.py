@@ -40,7 +40,7 @@ def share_of_expert(overrides: list[str], folder: Path) -> float:
 
 
 def _loaded(vae: Path) -> str:
-    return f"init.from={{networks.vae: '{vae}'}}"
+    return f"init.networks.vae='{vae}'"
 
 
 def random_return() -> float:

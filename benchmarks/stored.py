@@ -19,7 +19,7 @@ HALF = (
     "seed: '${seeds.agent}', device: '${device}'}"
 )
 WRITING = (
-    *("init.memory=skip", "init.numbers=skip", HALF, "agent=${half}"),
+    *("init.memory=null", HALF, "agent=${half}"),
     *("algorithm.warmup_steps=0", "algorithm.steps_per_update=1_000", "algorithm.lr=1.0e-9"),  # it stays as it is
     *("stop.env_steps=20_000", "evaluation.every=0"),
 )

@@ -47,8 +47,8 @@ def trial(*words: str) -> Trial:
         if OmegaConf.is_missing(composed.config, "dataset"):
             env = next(word for word in words if word.startswith("env="))
             composed = compose([*words, f"dataset={_demonstrations(env, Path(folder))}"])
-        if "???" in (OmegaConf.to_container(composed.config.init)["from"] or {}).values():
-            composed = compose([*words, "init.from=null"])
+        if "???" in OmegaConf.to_container(composed.config.init).values():
+            composed = compose([*words, "init.networks.vae=null"])
         config = OmegaConf.to_yaml(composed.config)
         flow = experiment.explain(composed).replace(f"{folder}/", "")
         with warnings.catch_warnings():

@@ -154,7 +154,7 @@ def vae_of(run):
 
 
 def test_runs_load_the_autoencoder_and_leave_it(vae_run, tmp_path):
-    rlrun.train([*GENRL, *SHORT, f"init.from={{networks.vae: {vae_run}}}"], run_dir=tmp_path / "run")
+    rlrun.train([*GENRL, *SHORT, f"init.networks.vae={vae_run}"], run_dir=tmp_path / "run")
     trained, left = map(vae_of, (vae_run, tmp_path / "run"))
     assert len(trained) == 9
     assert trained.keys() == left.keys()
@@ -162,9 +162,8 @@ def test_runs_load_the_autoencoder_and_leave_it(vae_run, tmp_path):
 
 
 def test_decoders_load_alone_from_an_autoencoder(vae_run, tmp_path):
-    decoder = "init.parts={networks.vae.*: skip, networks.vae.decoder: load}"
-    overrides = [*GENRL, *SHORT, f"init.from={{networks.vae: {vae_run}}}", decoder]
-    rlrun.train(overrides, run_dir=tmp_path / "run")
+    decoder = f"init={{networks.vae: null, networks.vae.decoder: {vae_run}}}"
+    rlrun.train([*GENRL, *SHORT, decoder], run_dir=tmp_path / "run")
     trained, left = map(vae_of, (vae_run, tmp_path / "run"))
     equal = {name: torch.equal(left[name], tensor) for name, tensor in trained.items() if "weight" in name}
     assert equal == {name: "decoder" in name for name in equal}
@@ -172,7 +171,7 @@ def test_decoders_load_alone_from_an_autoencoder(vae_run, tmp_path):
 
 @pytest.mark.parametrize("latent", [2, 6])  # fewer numbers than four thrusts, and more
 def test_preceding_actions_are_no_prior(latent):
-    overrides = ["algorithm=genrl", "env=thrusters", "init.from=null", "+with=same_action_prior"]
+    overrides = ["algorithm=genrl", "env=thrusters", "init.networks.vae=null", "+with=same_action_prior"]
     with pytest.raises(ConfigError, match=r"networks\.policy\.prior: memory stores decoded actions"):
         check([*overrides, f"algorithm.latent={latent}"])
 
@@ -180,12 +179,11 @@ def test_preceding_actions_are_no_prior(latent):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("init.from={networks.vae: ../expert}",), "'networks.vae: load' finds nothing to load in "),
-        (("init.from={networks.vae: ../vae}", "algorithm.latent=3"), r"\[4, 8\] there, \[6, 8\] here.*; give this run"),
-        (("init.from={networks.vae: ../vae}", "algorithm.condition=null"), r"not fit: .*\[8, 6\] there, \[8, 2\] here"),
-        (("init.from={networks.vae: ../nowhere}",), "^init.from: .*nowhere does not exist"),
-        (("init.from.networks.vae=../vae",), r"^init.from: 'networks': .*: wanted \{networks.vae: …\}"),
-        ((), r"init.from.networks.vae: a value is needed: init.from=\{networks.vae: …\}"),
+        (("init.networks.vae=../expert",), "expert/.* has no part 'networks.vae'"),
+        (("init.networks.vae=../vae", "algorithm.latent=3"), r"\[4, 8\] there, \[6, 8\] here.*; init.strict=false"),
+        (("init.networks.vae=../vae", "algorithm.condition=null"), r"not fit: .*\[8, 6\] there, \[8, 2\] here"),
+        (("init.networks.vae=../nowhere",), "^init.networks.vae: .*nowhere does not exist"),
+        ((), "^init.networks.vae: a value is needed: init.networks.vae=…"),
     ],
 )
 def test_weights_of_something_else_are_refused(vae_run, monkeypatch, overrides, message):

@@ -129,7 +129,7 @@ def test_soft_policies_have_trust_regions(distribution):
 
 
 def test_latent_actions_have_trust_regions(tmp_path):
-    overrides = ["algorithm=genrl", "env=thrusters", "preset=null", "init.from=null", "+with=trust_region"]
+    overrides = ["algorithm=genrl", "env=thrusters", "preset=null", "init.networks.vae=null", "+with=trust_region"]
     small = ["algorithm.hidden=[8]", "algorithm.warmup_steps=10", "stop.env_steps=20", "logger=[]"]
     region = train([*overrides, *small], run_dir=tmp_path / "run").trainer.callbacks["trust_region"]
     assert region.codec.sizes == (2,)  # of four thrusts

@@ -300,7 +300,7 @@ REFUSED = {
     ),
     "epistemic": (("algorithm=dsac", "env=pendulum", "algorithm.temperature.epistemic=0.1"), "epistemic away"),
     "other actions": (
-        ("algorithm=genrl", "env=thrusters", "init.from=null"),
+        ("algorithm=genrl", "env=thrusters", "init.networks.vae=null"),
         r"target\.spaces: its targets are for Box\[4\] float32, the policy chooses Box\[2\] float32; give \$",
     ),
     "two targets": (("algorithm=sac", "env=pendulum", SECOND), r"another source; remove ~callbacks\.second"),

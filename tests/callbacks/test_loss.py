@@ -263,14 +263,6 @@ def test_network_without_parameters_is_only_evaluated():
     loss.load_state_dict(loss.state_dict())
 
 
-@pytest.mark.parametrize(("left_out", "moments", "updates"), [("optimizer", 0, 1), ("numbers", 1, 0)])
-def test_optimizer_and_numbers_may_be_left_out(left_out, moments, updates):
-    trained, loss = (Plain(Line(), partial(torch.optim.Adam, lr=0.1)) for _ in range(2))
-    trained.backward(torch.ones(1))
-    loss.load_state_dict(trained.state_dict(), **{left_out: False})
-    assert (len(loss.optimizer.state_dict()["state"]), loss.updates) == (moments, updates)
-
-
 def test_loss_must_be_written():
     with pytest.raises(TypeError, match="LossCallback does not define a loss"):
         LossCallback(Line(), sgd).backward()

@@ -52,7 +52,7 @@ def test_actor_q_combines_critics(actor_q, value):
 )
 def test_critics_are_regularized_by_plain_keys(algorithm):
     overrides = ["algorithm.ensemble=5", "algorithm.target_subset=2", "algorithm.layer_norm=true"]
-    overrides += ["algorithm.dropout=0.01", *["init.from=null"] * (algorithm == "genrl")]
+    overrides += ["algorithm.dropout=0.01", *["init.networks.vae=null"] * (algorithm == "genrl")]
     overrides += ["algorithm.updates_per_step=20"] + ["algorithm.actor_q=mean"] * (algorithm != "dqn")
     experiment = Experiment(
         compose([f"algorithm={algorithm}", env_of(algorithm), "algorithm.hidden=[8,8]", *overrides])

@@ -28,47 +28,30 @@ def first(trained, project):
 
 
 def test_the_same_with_another_learning_rate(rlrun, first, project):
-    outcome = rlrun("train", "--from", "first", "algorithm.lr=1e-4", "stop.env_steps=60", "--run-dir", "second")
+    outcome = rlrun("train", "--from", "first", "algorithm.lr=1e-4", "stop.env_steps=30", "--run-dir", "second")
     assert outcome.code == 0, outcome.err
-    assert outcome.out.startswith("completed: 60 env steps, 40 updates")
-    lines = outcome.err.splitlines()
-    assert lines[0] == f"starts from {first}/checkpoints/0000000040-0000000020 (40 env steps, 20 updates)"
-    assert lines[1].split() == ["part", "loaded", "skipped", "missing", "misfit"]
-    assert lines[-1].split() == ["total", *lines[-1].split()[1:2], "0", "0", "0"]
+    assert outcome.out.startswith("completed: 30 env steps, 30 updates")
+    where = f"starts from {first}/checkpoints/0000000040-0000000020 (40 env steps, 20 updates): "
+    assert outcome.err.splitlines()[0].startswith(f"{where}networks.q, callbacks.")
     about = json.loads((project / "second" / "manifest.json").read_text())
     assert (about["parent"]["run"], about["parent"]["updates"]) == (str(first), 20)
 
 
 def test_a_dry_run_tells_what_would_be_loaded_and_writes_nothing(rlrun, first, project):
-    outcome = rlrun("train", "--from", "first@21", "init.memory=skip", "stop.env_steps=80", "--dry-run")
+    outcome = rlrun("train", "--from", "first@21", "init.memory=null", "--dry-run")
     assert outcome.code == 0, outcome.err
     assert outcome.out.startswith("loader ")
-    assert "starts from" in outcome.err
-    assert "skipped: memory\n" in outcome.err
+    assert "0000000021-0000000001 (21 env steps, 1 updates): networks.q" in outcome.err
+    assert "transitions" not in outcome.err
     assert sorted(path.name for path in project.iterdir()) == ["first"]
 
 
-def test_a_dry_run_names_everything_also_where_the_budget_is_spent(rlrun, first, project):
-    outcome = rlrun("train", "--from", "first", "--dry-run")
-    assert (outcome.code, outcome.out) == (2, "")
-    *report, error = outcome.err.splitlines()
-    assert "stop.env_steps=40: the parent has made 40 of them" in error
-    (loaded,) = [line.removeprefix("loaded: ").split(", ") for line in report if line.startswith("loaded: ")]
-    assert {"networks.q.layers.layers.0.weight", "collector.steps", "memory"} <= set(loaded)
-    assert str(len(loaded)) == next(line.split()[1] for line in report if line.startswith("total"))
-    skipped = rlrun("train", "--from", "first", "load.weights=false", "stop.env_steps=60", "--dry-run").err
-    assert " more" not in skipped
-    assert sorted(path.name for path in project.iterdir()) == ["first"]
-
-
-def test_a_fork_without_a_network_of_the_parent_says_so(rlrun, first, project):
-    overrides = ("train", "--from", "first", "stop.env_steps=41", "load.weights=false")
-    warning = "no network was loaded: all are initialized"
-    outcome = rlrun(*overrides, "--run-dir", "second")
-    assert outcome.err.splitlines()[-1] == f"{warning}, and the warm-up is over; init.numbers=skip begins with it"
-    assert warning in (project / "second" / "log.txt").read_text()
-    assert rlrun(*overrides, "load.numbers=false", "--dry-run").err.splitlines()[-1] == warning
-    assert warning not in rlrun("train", "--from", "first", "stop.env_steps=60", "--dry-run").err
+def test_a_sweep_of_forks(rlrun, first, project):
+    overrides = (*TINY, *WORDS, "stop.env_steps=24", "init.networks=first,first@21")
+    outcome = rlrun("train", "-m", *overrides, "--sweep-dir", "sweep", "--workers", "1")
+    assert outcome.code == 0, outcome.err
+    manifests = [json.loads(path.read_text()) for path in (project / "sweep").glob("jobs/*/manifest.json")]
+    assert {about["parent"]["env_steps"] for about in manifests} == {21, 40}
 
 
 # --- a callback of the user's
@@ -89,7 +72,7 @@ def test_it_is_logged_resumed_and_taken_over(tiny_run, rlrun, project):
     last = json.loads((project / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     seen = storage.load(RunDir(project / "run").checkpoint())["callbacks.mine"]["seen"]
     assert float(seen) == last["mine/ends"]
-    fork = rlrun("train", "--from", "run", "stop.env_steps=41", "--run-dir", "fork")
+    fork = rlrun("train", "--from", "run", "stop.env_steps=22", "--run-dir", "fork")
     assert fork.code == 0, fork.err
     first = RunDir(project / "fork").checkpoint_dirs()[0]
     assert torch.equal(storage.load(first)["callbacks.mine"]["seen"], seen)
@@ -110,4 +93,4 @@ def test_a_state_that_a_callback_does_not_take_is_told_in_one_line(tiny_run, rlr
     assert tiny_run(*OVERRIDES, "--run-dir", "run").code == 0
     fork = rlrun("train", "--from", "run", "stop.env_steps=60")
     assert (fork.code, fork.err.count("\n")) == (2, 1)
-    assert "init.from: callbacks.mine does not fit: " in fork.err
+    assert "init: callbacks.mine does not fit: " in fork.err

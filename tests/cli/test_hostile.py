@@ -418,7 +418,7 @@ def test_a_run_from_elsewhere_fills_no_folder_that_nobody_named(run, rlrun, cana
 def test_a_run_from_elsewhere_reads_no_memory_that_nobody_named(run, rlrun, canary, project):
     assert rlrun("train", *HONEST, "memory.export.every=20", "--run-dir", "own").code == 0
     mine = project / "own" / "exports" / "memory.zip"
-    start = ("train", "--from", "run", "init.memory=skip", "stop.env_steps=60", "--run-dir", "second")
+    start = ("train", "--from", "run", "init.memory=null", "stop.env_steps=60", "--run-dir", "second")
     with (run / "overrides.txt").open("a") as file:
         file.write("memory.import=own/exports/memory.zip\n")
     outcome = rlrun(*start)

@@ -92,15 +92,6 @@ def test_resumed_run_counts_on(vectorization, kind):
         collector.end_training(None)
 
 
-def test_fork_repeats_no_episode():
-    env = told()
-    fork = begun(env, begin=False, seed=40)
-    fork.steps = 10
-    fork.begin_training()
-    fork.collect(4)
-    assert seeds_in(fork) == expected([0], [10, 11])
-
-
 def test_by_id_resets_by_seed():
     env = EnvById(Crowd())
     seeds, reset = [], env.world.dict_reset

@@ -211,7 +211,7 @@ def test_a_worker_that_collects_sends_its_statistics_and_gets_them_again(tmp_pat
 def test_a_fork_begins_with_the_statistics_of_its_parent(tmp_path):
     listed = f"env.wrappers=[{NORMALIZE}]"
     rlrun.train([*RUN, listed], run_dir=tmp_path / "run")
-    more = [f"init.from={tmp_path / 'run'}", "init.numbers=skip", "stop.env_steps=512", "num_envs=1"]
+    more = [f"init.from={tmp_path / 'run'}", "stop.env_steps=512", "num_envs=1"]
     result = rlrun.train([*RUN, listed, *more], run_dir=tmp_path / "fork")
     states = [
         next(

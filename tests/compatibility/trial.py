@@ -57,19 +57,18 @@ def attempt(text: str) -> dict[str, Any]:
 def _trained(command: list[str], run_dir: Path) -> int:
     """Train three updates, after what the command reads; return their number."""
     _provide(command)
-    command = [_with_parent(word, command) if key_of(word) == "init.from" else word for word in command]
+    command = [_with_parent(word, command) if key_of(word).startswith("init.") else word for word in command]
     typed = {key_of(word) for word in command}
-    updates = 2 * UPDATES if "init.from" in typed else UPDATES  # those of the parent count
     numbers = {key: value for key, value in SHORT.items() if key not in typed}
-    composed = shrink(compose(command), {**numbers, "stop.env_steps": None, "stop.updates": updates})
+    composed = shrink(compose(command), {**numbers, "stop.env_steps": None, "stop.updates": UPDATES})
     summary = train(composed, run_dir=run_dir).summary
-    if (summary["status"], summary["updates"]) != ("completed", updates):
-        raise RlrunError(f"{summary['status']} after {summary['updates']} of {updates} updates")
-    return updates
+    if (summary["status"], summary["updates"]) != ("completed", UPDATES):
+        raise RlrunError(f"{summary['status']} after {summary['updates']} of {UPDATES} updates")
+    return UPDATES
 
 
 def _with_parent(word: str, command: list[str]) -> str:
-    """Train the run that `init.from` names; return the override with its own step."""
+    """Train the run that a key of `init` names; return the override with its own step."""
     match = PARENT.search(word)
     assert match is not None, word
     place, mark = Path(match[1]), match[2] or ""
@@ -81,7 +80,7 @@ def _with_parent(word: str, command: list[str]) -> str:
 
 
 def _parent(word: str, command: list[str]) -> list[str]:
-    if "networks.vae:" not in word:
+    if "algorithm=genrl" not in command:
         return [other for other in command if not key_of(other).startswith("init.")]
     sizes = [other.replace("vae_hidden", "hidden") for other in command if re.match(r"algorithm\.(vae_h|cond)", other)]
     latent = next((other for other in command if key_of(other) == "algorithm.latent"), "algorithm.latent=2")

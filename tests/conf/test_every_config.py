@@ -46,7 +46,7 @@ PACKAGES = {
 DATASET = "dataset=demonstrations.zip"
 CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
 PICTURES = "env.target=rlrun.env.toys.ImageObservation"
-LATENT = ["algorithm=genrl", "env=thrusters", "init.from=null"]  # the autoencoder has initial values
+LATENT = ["algorithm=genrl", "env=thrusters", "init={networks.vae: null}"]  # the autoencoder has initial values
 DENSE = ["encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=32"]
 FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
 OVERRIDES_OF_FILE = {

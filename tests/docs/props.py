@@ -8,21 +8,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from safetensors.torch import save_file
 
 import rlrun
-from rlrun import checkpointing as storage
 from rlrun.callbacks import Budget
 from rlrun.cli.main import main
 from rlrun.core.errors import Left
-from rlrun.runs.directory import RunDir
 
 from .alone import called
 from .small import small_runs
 
 DATE = r"[\d-]+_[\d-]+"
 TINY = ("algorithm.hidden=[4]", "algorithm.batch_size=8", "evaluation.episodes=1", "evaluation.max_steps=10")
-SHORT = (*TINY, "algorithm.warmup_steps=16", "stop.env_steps=24")
+SHORT = (*TINY, "algorithm.warmup_steps=16", "stop.env_steps=24", "memory.length=1_000")
 BEGUN = ("algorithm=dqn", *TINY, "memory.export.every=16", "memory.export.min_seconds=0")
 NEAR = ("algorithm.warmup_steps=16", "evaluation.every=8", "stop.env_steps=32")
 # It has a checkpoint at step 20,000; many envs come there quickly.
@@ -166,18 +163,6 @@ def _a_job(store: Store, place: Path, page: str) -> None:
     shutil.copytree(jobs[len(earlier) % len(jobs)], place)
 
 
-def _an_actor(store: Store, place: Path, page: str) -> None:
-    """Somebody's policy, by the names that the page takes for granted."""
-    policy = storage.load(RunDir(store.run("sac-pendulum")).checkpoint())["networks.policy"]
-    save_file({f"actor.{name}": value.contiguous() for name, value in policy.items()}, place)
-
-
-def _a_network(store: Store, place: Path, page: str) -> None:
-    """A network's own `state_dict`."""
-    network = storage.load(RunDir(store.run("dqn-cartpole")).checkpoint())["networks.q"]
-    save_file({name: value.contiguous() for name, value in network.items()}, place)
-
-
 def _a_policy(store: Store, place: Path, page: str) -> None:
     if page in ABOUT:  # else the page makes it
         shutil.copytree(store.policy(ABOUT[page]), place.parent, dirs_exist_ok=True)
@@ -192,8 +177,6 @@ PLACES: dict[str, Callable[[Store, Path, str], Any]] = {
     r"(?:RUN/exports/)?policy\.onnx": _a_policy,
     r"runs/[a-z]+-[a-z]+": _runs,
     r"runs|before|after": _runs,
-    r"old\.safetensors": _an_actor,
-    r"q\.safetensors": _a_network,
 }
 # Where the run is another one than DQN's on CartPole.
 ABOUT = {"docs/evaluation.md": "dqn-frozenlake", "docs/forks.md": "sac-pendulum"}

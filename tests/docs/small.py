@@ -64,9 +64,8 @@ def small_runs() -> Iterator[None]:
 def with_less(overrides: Sequence[str], folder: Path) -> list[str]:
     """Return words of `rlrun` with those that make a command short, which composing cannot: options, and budgets."""
     command, added = overrides[0], []
-    before = overrides[1] if command == "resume" else _parent(overrides)
-    if before is not None:
-        added += _budget(folder / before.partition("@")[0])
+    if command == "resume":
+        added += _budget(folder / overrides[1])
     if command == "eval" and "--video" in overrides and "--videos" not in overrides:
         added += ["--videos", "1"]
     if command == "play" and "--fps" not in overrides:
@@ -74,13 +73,6 @@ def with_less(overrides: Sequence[str], folder: Path) -> list[str]:
     if any(override.startswith("+sweep=") for override in overrides):
         added += [f"{key}={value}" for key, value in SEARCH.items() if key not in keys(overrides)]
     return [*overrides, *added]
-
-
-def _parent(overrides: Sequence[str]) -> str | None:
-    """Return the run that a new one starts from."""
-    if "--from" in overrides:
-        return overrides[overrides.index("--from") + 1]
-    return next((override.partition("=")[2] for override in overrides if override.startswith("init.from=")), None)
 
 
 def _budget(run: Path) -> list[str]:

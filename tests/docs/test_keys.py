@@ -61,6 +61,8 @@ def exists(key):
     paths, targets = packaged()
     path = tuple(key.split("."))
     above = path[:-1]
+    if path[0] == "init" and (path[1:] in paths or path[1] == "PART"):  # a part, or the word that stands for one
+        return True
     if path in paths or path[-1] in ("_target_", "_inputs_") or "NAME" in path or "mine" in path:
         return True
     if any(path[:end] in paths and path[end - 1] in OPEN for end in range(2, len(path))):

@@ -24,7 +24,7 @@ SMALLER = {
     "handcrafted": (),
     **dict.fromkeys(("bc", "causal_bc"), (*SMALL, "dataset=unused")),
     "a2c": (*SMALL, "algorithm.spread=free"),  # as the others have it
-    "genrl": (*SMALL, "init.from=null"),
+    "genrl": (*SMALL, "init.networks.vae=null"),
     "seditor": (*SMALL, "lagrangian.thresholds=[null,-0.25]"),
     "taac_q": (*SMALL, "algorithm.inverse=false"),  # as taac_l is not
 }

@@ -249,7 +249,7 @@ def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):
         (("num_envs=1",), "num_envs=2 can"),
         (("algorithm.batch_size=5",), r"loader\.batch=5 cannot be shared evenly; loader\.batch=4 can"),
         (("compile=true",), "compile=false"),
-        (("init.from=elsewhere",), "init.from=elsewhere"),
+        (("init.networks=elsewhere",), "a run from another .init.networks. has one learner"),
         (("+with=prioritized",), r"memory\.sampler \(Prioritized\) wants one learner: its priorities"),
         (("+with=prefetch",), "the loader is a Prefetch; several learners share that of ReplayLoader"),
         (("+with=async",), "the collector is a AsyncCollector"),

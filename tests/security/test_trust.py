@@ -205,7 +205,7 @@ def test_names_that_the_user_typed_are_admitted():
     "typed",
     [
         {"init.from": "/runs/collections.OrderedDict"},
-        {"init.rename": {"collections": "networks.policy"}},
+        {"init.networks": "collections:OrderedDict"},
         {"x": "collections: OrderedDict"},
         {"x": "collections.OrderedDict.*"},
         {"memory.import": "collections:OrderedDict"},

@@ -155,13 +155,6 @@ def test_paces_that_rarely_meet_are_refused():
         _ = Experiment(compose(overrides)).trainer
 
 
-def test_losses_that_count_from_different_updates_are_refused():
-    parts = callbacks(gives=2, reads=2)
-    parts["reads"].turns = 1  # as after a fork that takes the counts of one alone
-    with pytest.raises(WiringError, match=r"callbacks\.reads counts its updates otherwise than a loss that it reads"):
-        Trainer(parts, Batches(*(4,) * 4)).train()
-
-
 AVERAGED = "entropy_target"
 RUNS = {  # overrides -> updates of callbacks
     "sac": (["algorithm=sac", "algorithm.policy_every=2"], {"policy": 3, "temperature": 3}),

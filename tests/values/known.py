@@ -178,7 +178,7 @@ UPDATES, FEWER_UPDATES = 250, 150
 MORE_UPDATES = {"iql-recurrent": 400}
 SLOW = ("action_repeat", "doac", "dsac", "qrsac")  # in spite of several critics
 OWN = {  # of single algorithms
-    "genrl": ("init.from=null",),  # whatever its latent actions are decoded to
+    "genrl": ("init.networks.vae=null",),  # whatever its latent actions are decoded to
     "seditor": ("lagrangian.thresholds=[null,0]", "env.kwargs.rewards=2"),
 }
 QUANTILES = {"algorithm.huber": None}  # the mean of Huber's quantiles is not the mean of the return

@@ -104,7 +104,7 @@ class LagrangianWeights(Callback):
         ConfigError: there is not one threshold for each reward, or all are None.
     """
 
-    inherited = ("optimizer", "mean")  # sums of rewards begin at 0 in a run that starts from another
+    inherited = ("optimizer", "mean")
 
     def trained(self) -> list[nn.Parameter]:
         return list(self.network.parameters())
@@ -201,15 +201,11 @@ class LagrangianWeights(Callback):
             "newest": newest,
         }
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
-    ) -> None:
-        if optimizer:
-            load_optimizer(self.optimizer, state["optimizer"])
-        if numbers:
-            self.mean, self._updated_at = np.array(state["mean"]), state["made"]
-            self._read = (np.array(state["read"]["sum"]), state["read"]["steps"])
-            self._newest = None if state["newest"] is None else np.array(state["newest"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.mean, self._updated_at = np.array(state["mean"]), state["made"]
+        self._read = (np.array(state["read"]["sum"]), state["read"]["steps"])
+        self._newest = None if state["newest"] is None else np.array(state["newest"])
 
 
 def _numbers(value: float | Sequence[float], count: int, name: str) -> list[float]:

@@ -138,7 +138,6 @@ class AuxiliaryLoss(LossCallback):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "before": self.before.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any], *, weights: bool = True, **flags: bool) -> None:
-        super().load_state_dict(state, weights=weights, **flags)
-        if weights:
-            self.before.load_state_dict(state["before"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.before.load_state_dict(state["before"])

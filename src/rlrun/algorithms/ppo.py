@@ -46,7 +46,6 @@ class PPOLoss(ActorCriticLoss):
 
     provides = ("policy_entropy", "approx_kl")
     momentary = ("_over", "_running")  # what is taken back are the numbers that were made of these
-    inherited = ("optimizer", "names", "updates", "turns")
 
     def __init__(
         self,
@@ -133,8 +132,8 @@ class PPOLoss(ActorCriticLoss):
         moves = {"step": self._collected, "over": _moves(self._over), "running": _moves(self._running)}
         return {**super().state_dict(), "moves": moves}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
-        super().load_numbers(state)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         moves = state.get("moves")  # runs of older versions have none
         if moves is not None:
             self._collected = moves["step"]
@@ -213,7 +212,7 @@ class KLStop(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"stops": self.stops}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.stops = state["stops"]
 
 
@@ -229,6 +228,7 @@ class KLPenalty(Callback):
 
     data_group = "default"
     provides = ("kl_weight",)
+    inherited = ("weight",)
 
     def __init__(
         self, loader: RolloutLoader, *, target: float, weight: float = 1.0, data_group: str = "default"
@@ -264,6 +264,6 @@ class KLPenalty(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"weight": self.weight, "epoch": self._epoch, "seen": [float(divergence) for divergence in self._seen]}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.weight, self._epoch = state["weight"], state.get("epoch", 0)  # runs of older versions have no more
         self._seen = [*state.get("seen", ())]

@@ -145,7 +145,7 @@ class TrustRegion(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"ratio": self.ratio, "updates": self.updates, "shrunk": self.shrunk}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.ratio, self.updates, self.shrunk = state["ratio"], state["updates"], state["shrunk"]
 
 

@@ -115,7 +115,7 @@ class Budget(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"seconds": self.elapsed}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self._before = state["seconds"]
 
 

@@ -294,7 +294,7 @@ class Checkpointer(Callback):
         axis, update = self._newest
         return {"axis": axis, "update": update, "best": list(self._best)}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         for axis, update in ((state["axis"], state["update"]), *state["best"]):
             require_counts({"axis": axis, "update": update})
         self._saved = self._newest = (state["axis"], state["update"])

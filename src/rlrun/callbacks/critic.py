@@ -116,6 +116,7 @@ class TargetScale(Callback):
 
     data_group: str | None = "default"
     provides = ("target_scale",)
+    inherited = ("statistics",)
     only_provides = True
 
     def __init__(self, loss: CriticLoss, *, speed: float = 8.0, data_group: str = "default") -> None:
@@ -153,9 +154,9 @@ class TargetScale(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"statistics": self.statistics.state_dict(), **super().state_dict()}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.statistics.load_state_dict(state["statistics"])
-        super().load_numbers(state)
+        super().load_state_dict(state)
 
 
 class PriorityFeedback(Callback):

@@ -74,6 +74,7 @@ class EntropyTarget(Callback):
 
     data_group: str | None = "default"
     provides = ("entropy_weight",)
+    inherited = ("log", "stage", "rate", "largest", "average")
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class EntropyTarget(Callback):
         tensors = {"log": self.log, "stage": self.stage, "rate": self.rate, "largest": self.largest}
         return {**tensors, "average": self.average.state_dict()}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("log", "stage", "rate", "largest"):
             getattr(self, name).copy_(state[name])
         self.average.load_state_dict(state["average"])
@@ -166,6 +167,7 @@ class SGDEntropyTarget(LossCallback):
     """
 
     provides = ("entropy_weight", "entropy_target")
+    inherited = ("optimizer", "names", "average")
 
     def __init__(
         self,
@@ -203,8 +205,8 @@ class SGDEntropyTarget(LossCallback):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "average": self.average.state_dict()}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
-        super().load_numbers(state)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         self.average.load_state_dict(state["average"])
 
 

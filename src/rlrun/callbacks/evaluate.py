@@ -375,7 +375,7 @@ class Evaluator(Callback):
         state |= {"waiting": waiting} if waiting else {}
         return state | ({"reward_sum": reward_sum, "reward_steps": reward_steps} if len(self.reward_sum) else {})
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("last", "best"):
             if state[name] is not None:
                 _require_result(name, state[name])

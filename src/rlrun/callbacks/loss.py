@@ -93,6 +93,7 @@ class LossCallback(Callback):
     """
 
     data_group: str | None = "default"
+    inherited: tuple[str, ...] = ("optimizer", "names")
 
     def __init__(
         self,
@@ -345,14 +346,9 @@ class LossCallback(Callback):
         counted = {"updates": self.updates, "turns": self.turns, "metrics": as_numbers(self.metrics)}
         return {"optimizer": optimizer, "names": self.names, **counted}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
-    ) -> None:
-        if optimizer and self.optimizer is not None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.optimizer is not None:
             load_optimizer(self.optimizer, state["optimizer"])
-        super().load_state_dict(state, numbers=numbers)
-
-    def load_numbers(self, state: dict[str, Any]) -> None:
         self.updates = state["updates"]
         self.store.load(state["metrics"])
         self.turns = state["turns"]

@@ -81,7 +81,7 @@ class ParameterLogs(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"metrics": as_numbers(self.metrics)}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self._newest, self._saved = None, state["metrics"]
 
 

@@ -50,7 +50,7 @@ class Schedule(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"newest": self._last}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self._last = state["newest"]
 
     def note(self, path_of: Callable[[object], str]) -> str:

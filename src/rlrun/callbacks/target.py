@@ -75,6 +75,8 @@ class TargetCallback(Target):
         data_group: name of the batches that targets are made for.
     """
 
+    inherited = ("target",)
+
     def __init__(
         self,
         network: nn.Module,
@@ -191,15 +193,9 @@ class TargetCallback(Target):
     def state_dict(self) -> dict[str, Any]:
         return {"target": self.target_network.state_dict(), **super().state_dict(), "turns": self.turns}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
-    ) -> None:
-        if weights:
-            self.target_network.load_state_dict(state["target"])
-        super().load_state_dict(state, numbers=numbers)
-
-    def load_numbers(self, state: dict[str, Any]) -> None:
-        super().load_numbers(state)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.target_network.load_state_dict(state["target"])
+        super().load_state_dict(state)
         self.turns = state["turns"]
 
 

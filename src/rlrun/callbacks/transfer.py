@@ -78,7 +78,7 @@ class MemoryImport(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"taken_in": self._imported, "sources": self.sources}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self._imported, self.sources = state["taken_in"], sources_of(state)
 
 
@@ -222,6 +222,6 @@ class MemoryExport(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"axis": self._axis}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self._axis = state["axis"]
         self._due = following(self._axis, self.every)

@@ -190,7 +190,7 @@ class Validation(Callback):
         last, best, at = self._due
         return {"last": last, "best": best, "next": self._next if self.every else 0, "at": at}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         for result in (state["last"], state["best"]):
             if result is not None:
                 saved_numbers([result[self.objective], *result.values()])

@@ -141,7 +141,7 @@ class ValueBias(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"made": self._newest}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self._newest, self._next = state["made"], following(state["made"], self.every)  # `every` may have changed
 
 

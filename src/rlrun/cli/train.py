@@ -43,8 +43,7 @@ Start = Annotated[
     typer.Option(
         "--from",
         metavar="RUN[@STEP|@best]",
-        help="Fork another run, a checkpoint's folder or FILE.safetensors: repeat its overrides, then yours, and load "
-        "the parts that init.* selects.",
+        help="Fork another run: repeat its overrides, then yours, and take its parts, unless init.PART says otherwise.",
     ),
 ]
 Cfg = Annotated[

@@ -140,9 +140,7 @@ class ByIdCollector(Budgeted):
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:
         self._connect(callbacks, spent)
         if self.observations is None or not self.env.resumed:
-            if self.observations is None:
-                self.seeds.episode[:] = self.steps  # a fork repeats no episode
-            else:
+            if self.observations is not None:
                 self.seeds.episode += 1
                 self.approximate = "agents by id: the environment is reset, and open episodes end"
             self.memory.interrupt()  # open episodes of a checkpoint cannot continue
@@ -219,7 +217,7 @@ class ByIdCollector(Budgeted):
             "observations": {agent: packed(entry) for agent, entry in (self.observations or {}).items()},
         }
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         require_counts({"steps": state["steps"]})
         self.steps = state["steps"]
         self.seeds.episode = state["episode"].copy()

@@ -163,7 +163,6 @@ class Collector(Budgeted):
         self._connect(callbacks, spent)
         self.env.record()
         if self.observation is None:
-            self.seeds.episode[:] = self.steps  # a fork repeats no episode
             self._forget_returns(np.arange(self.env.num_envs))  # a fork has those of other episodes
             self._weigh_goals()
             self.observation, self.state = self.env.reset(self.seeds.every()), self._initial
@@ -365,7 +364,7 @@ class Collector(Budgeted):
             "random": self.random.state_dict(),
         }
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         require_counts({"steps": state["steps"]})
         if state["observation"] is not None:
             space, envs = self.env.spaces.observation, self.env.num_envs

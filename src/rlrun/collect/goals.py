@@ -97,6 +97,8 @@ class LearningProgress(GoalGenerator):
         ConfigError: the window has fewer than two episodes, or `uniform` is no share.
     """
 
+    inherited = ("returns",)
+
     def __init__(self, spaces: Spaces, *, window: int = 20, uniform: float = 0.2, name: str = "goal") -> None:
         super().__init__(spaces, name=name)
         if window < 2 or not 0.0 <= uniform <= 1.0:
@@ -126,7 +128,7 @@ class LearningProgress(GoalGenerator):
     def state_dict(self) -> dict[str, Any]:
         return {"returns": [list(returns) for returns in self.returns]}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         if len(state["returns"]) != self.goals:
             raise RlrunError(f"it has {len(state['returns'])} goals, and this run has {self.goals}")
         for returns, saved in zip(self.returns, state["returns"], strict=True):

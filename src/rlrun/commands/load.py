@@ -12,7 +12,7 @@ from torch import nn
 from rlrun.collect.agents import Agent, initial_state, restarted
 from rlrun.collect.normalized import Unwrapper
 from rlrun.commands.fork.parents import find
-from rlrun.core.errors import RequestError, RunDirError
+from rlrun.core.errors import RequestError
 from rlrun.core.spaces import describe, map_tree, tree_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env.descriptions import containers, walk
@@ -201,7 +201,7 @@ def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str 
     An environment is made only if its wrappers learn.
 
     Args:
-        run: RUN (its latest checkpoint), RUN@best, RUN@STEP, a checkpoint's folder, a result of `train`, or FILE.onnx.
+        run: RUN (its latest checkpoint), RUN@best, RUN@STEP, a result of `train`, or FILE.onnx.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
         device: where the policy goes; None = as in the run.
 
@@ -215,17 +215,15 @@ def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str 
         agent, outer = file_policy(place)
         return Policy(agent, outer, os.path.basename(place))
     if os.path.isfile(place):
-        raise RequestError(f"{place}: wanted RUN, RUN@best, a checkpoint's folder, or a FILE.onnx of rlrun export-onnx")
-    parent = find(place)
-    if parent.run is None:
-        raise RunDirError(f"{parent.path} is in no run; a run's config names the networks: RUN, RUN@STEP or RUN@best")
-    where = parent.run.checkpoint() if parent.path == parent.run.path else parent.path
-    name = f"{parent.run.path.name}@{where.name}"
-    with frozen(parent.run.path, trust, device=device, only_acts=True) as policy:
+        raise RequestError(f"{place}: wanted RUN, RUN@best, RUN@STEP, or a FILE.onnx of rlrun export-onnx")
+    parent, which = find(place)
+    where = parent.checkpoint(which or "latest")
+    name = f"{parent.path.name}@{where.name}"
+    with frozen(parent.path, trust, device=device, only_acts=True) as policy:
         policy.take_only(where)
         if not policy.wrappers:
             return Policy(policy.agent, Outer(*policy.env.outer), name)
-    with frozen(parent.run.path, trust, device=device) as policy:
+    with frozen(parent.path, trust, device=device) as policy:
         policy.take_only(where)
         with closing(Unwrapper(policy.env)) as unwrapper:
             bare, env = unwrapper(policy.agent, policy.wrappers)

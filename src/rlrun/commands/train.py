@@ -167,19 +167,19 @@ class Experiment:
         ]
 
     def load_sources(self) -> None:
-        """Load parts of another run, and a memory from a file, as the config requests.
+        """Load parts of other runs, and a memory from a file, as the config requests.
 
         Raises:
             RequestError: they do not fit.
         """
-        self.load_parent()
+        self.load_parents()
         importer = self.part(MemoryImport)
         if importer is not None:
             importer.restore_state()
 
-    def load_parent(self, *, dry: bool = False) -> None:
-        """Load parts of another run, if the config names one; for `dry` see `transfer`."""
-        self.fork = transfer(self.composed, self.parts, self.trainer, dry=dry)
+    def load_parents(self) -> None:
+        """Load the parts of other runs that the config names."""
+        self.fork = transfer(self.composed, self.parts)
 
     def part(self, kind: type[Any] | tuple[type[Any], ...]) -> Any:
         """Return the callback of a kind, or of one of several, or None."""
@@ -389,7 +389,7 @@ def train(
 
     Args:
         overrides: of the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`; or a composed config.
-        start: the value of `--from`: RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file.
+        start: the value of `--from`: RUN, RUN@STEP or RUN@best.
         run_dir: of the run; None = `runs/<algorithm>-<env>/…`.
         config_dir: the user's own conf folder, in place of `./conf`.
         trust: packages that the overrides of the parent may import, beyond those of any run.
@@ -423,7 +423,7 @@ def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None
     form: also `networks`, for the layers of each network by its path.
     """
     experiment = Experiment(composed_of(overrides, config_dir))
-    experiment.load_parent(dry=True)
+    experiment.load_parents()
     trainer = experiment.trainer
     if form == "networks":
         return experiment.networks()

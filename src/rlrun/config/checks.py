@@ -42,8 +42,7 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
             OmegaConf.update(config, key, value, merge=False)
         read = reading.reached(config, roots)
         for key in reading.missing(read):
-            part = key.removeprefix("init.from.")  # its name has dots of its own
-            raise ConfigError(f"{key}: a value is needed: {f'{key}=…' if part == key else f'init.from={{{part}: …}}'}")
+            raise ConfigError(f"{key}: a value is needed: {key}=…")
         for key, value in _numbers_of_texts(composed, reading.resolve_texts(config, read)).items():
             OmegaConf.update(config, key, value, merge=False)
     except LinkError as error:

@@ -38,7 +38,9 @@ def dotted(path: Path) -> str:
 
 @functools.lru_cache(4096)
 def split(text: str) -> Path:
-    """Read `a.b`, `a[0]` or `a["b"]`."""
+    """Read `a.b`, `a[0]` or `a["b"]`; below `init` are names of parts, which keep their dots."""
+    if text.startswith("init."):
+        return "init", text.removeprefix("init.")
     return tuple(part.strip("'\"") for part in re.split(r"[.\[\]]+", text) if part)
 
 

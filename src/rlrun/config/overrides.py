@@ -15,7 +15,7 @@ from rlrun.config.files import one_line
 from rlrun.config.interpolation import child, children, dotted, plain, split
 from rlrun.config.peers import hint
 from rlrun.config.reading import admit_all_resolvers
-from rlrun.config.schema import CLOSED, FREE, OPEN, instead
+from rlrun.config.schema import FREE, OPEN
 from rlrun.core.errors import ConfigError, did_you_mean
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
@@ -161,7 +161,7 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None
         raise ConfigError(f"{override.key}: no such group{did_you_mean(override.group, groups)}")
     is_part = isinstance(override.value, dict) and "_target_" in override.value  # it may have keys of its own
     part = is_part and override.key not in FREE
-    is_open = part or override.key in FREE or any(override.key.startswith(f"{key}.") for key in OPEN)
+    is_open = part or override.key in (*FREE, "init") or any(override.key.startswith(f"{key}.") for key in OPEN)
     if override.sign == "~" or not (override.sign or (is_open and not part)):
         _find(config, override, groups)
     if override.sign != "~":
@@ -169,6 +169,9 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None
     try:
         if override.sign == "~":
             _delete(config, override)
+        elif override.key.startswith("init.") and isinstance(config.get("init"), DictConfig):
+            with open_dict(config):
+                config.init[override.key.removeprefix("init.")] = override.value  # a part's name keeps its dots
         else:
             merge = isinstance(override.value, (dict, list))
             OmegaConf.update(
@@ -195,8 +198,6 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
             prefix = "".join(f"{part}." for part in path[:index])
             near = did_you_mean(key, [*names, *(groups if not index else ())], prefix)
             what = "no such key" if index or len(path) > 1 else "no such key or group"
-            if index == 1 and path[0] in CLOSED:
-                raise ConfigError(f"{override.key}: {what}{instead(path[0], key)}")
             if path[0] == "networks" and index == 1:
                 raise ConfigError(f"{override.key}: {what}{near or '; there are ' + ', '.join(names)}")
             part = isinstance(node, dict) and ("_target_" in node or path[:index] == ("callbacks",))
@@ -236,6 +237,5 @@ def _inner(config: DictConfig, override: Override) -> str:
         return ""
     for key in override.value:
         if key not in node:
-            near = instead(override.key, str(key)) if override.key in CLOSED else did_you_mean(str(key), map(str, node))
-            return f"no such key '{key}'{near}"
+            return f"no such key '{key}'{did_you_mean(str(key), map(str, node))}"
     return ""

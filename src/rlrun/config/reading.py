@@ -38,7 +38,6 @@ ROOTS = (
     "compile",
     "expect",
     "init",
-    "load",
     "notes",
     "resolvers",
     "trainer",

@@ -15,7 +15,7 @@ FREE = ("notes", "resolvers")  # and of no run's own
 VARIED = ("kwargs", "reset_options")  # of `env`, and of evaluations
 OPEN = (
     *(f"{env}.{name}" for env in ("env", "evaluation.env") for name in VARIED),
-    *("init.from", "init.parts", "init.rename"),
+    "init",
     *("optimizer.groups", "optimizer.additions"),
     *FREE,
 )
@@ -120,9 +120,6 @@ def each(kind: Kind) -> Kind:
     def convert(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError
-        for name, entry in value.items():
-            if isinstance(entry, Mapping):
-                raise ConfigError(f"'{name}': a name keeps its dots: wanted {{{name}.{next(iter(entry), '*')}: …}}")
         return {str(name): converted(f"'{name}'", entry, kind) for name, entry in value.items()}
 
     json = {"type": "object", "additionalProperties": kind.json}
@@ -157,6 +154,17 @@ def list_of(wanted: str, kind: Kind, *, or_one: bool = False) -> Kind:
     return Kind(wanted, convert, {"anyOf": [entries, kind.json]} if or_one else entries)
 
 
+def _runs(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise ValueError
+    for name, run in value.items():
+        if isinstance(run, Mapping):
+            raise ConfigError(f"'{name}': a name keeps its dots: wanted {{{name}.{next(iter(run), 'PART')}: RUN}}")
+        if name != "strict" and run is not None and not isinstance(run, str):
+            raise ConfigError(f"'{name}': wanted a run (RUN, RUN@STEP, RUN@best, RUN:PART) or null, got {shown(run)}")
+    return dict(value)
+
+
 DEVICE = r"auto|cpu|(?:cuda|mps|xpu)(?::\d+)?"
 
 
@@ -171,9 +179,12 @@ TRUTH = of_type("true or false", bool)
 TEXT = of_type("a text", str)
 TEXTS = list_of("a list of texts", TEXT)
 BLOCK = of_type("keys with values", dict)
-TAKEN = one_of("load", "skip", "reinit")
+RUNS = Kind(
+    "parts with the run of each ({networks: RUN})",
+    _runs,
+    {"type": "object", "properties": {"strict": TRUTH.json}, "additionalProperties": {"type": ["string", "null"]}},
+)
 _recurrent = either(one_of("gru", "lstm"), NULL)
-CLOSED = ("init", "load")  # blocks in which no other key has a meaning, wherever it was set
 
 KINDS: dict[str, Kind] = {
     "seed": whole(),
@@ -210,17 +221,8 @@ KINDS: dict[str, Kind] = {
     "threads": whole(1),
     "precision": one_of("highest", "high", "medium", "bf16"),
     "compile": TRUTH,
-    "init.from": either(TEXT, each(TEXT), NULL),
-    "init.weights": TAKEN,
-    "init.optimizers": TAKEN,
-    "init.numbers": TAKEN,
-    "init.memory": TAKEN,
-    "init.parts": each(TAKEN),
-    "init.rename": each(TEXT),
-    "init.mismatch": one_of("refuse", "skip", "reinit"),
-    "load.weights": either(TRUTH, NULL),
-    "load.optimizers": either(TRUTH, NULL),
-    "load.numbers": either(TRUTH, NULL),
+    "init": RUNS,
+    "init.strict": TRUTH,
     "env.id": either(TEXT, NULL),
     "env.target": either(TEXT, NULL),
     "env.kwargs": either(BLOCK, NULL),
@@ -327,21 +329,6 @@ def _check_closed(tree: Any) -> None:
     for key, _ in children(child(tree.get("evaluation"), "env")):
         if key not in VARIED:
             raise ConfigError(f"evaluation.env.{key}: no such key; there are {' and '.join(VARIED)}, merged over env's")
-    for block in CLOSED:
-        if not isinstance(tree.get(block) or {}, Mapping):
-            raise ConfigError(f"{block}: wanted keys with values, got {shown(tree[block])}; init.from=RUN names a run")
-        for key, _ in children(child(tree, block)):
-            if key not in known(block):
-                raise ConfigError(f"{block}.{key}: no such key{instead(block, key)}")
-
-
-def instead(block: str, key: str) -> str:
-    """Return a hint for an unknown key of a closed block."""
-    names = known(block)
-    owner = next((candidate for candidate in CLOSED if candidate != block and key in known(candidate)), None)
-    if owner is None:
-        return did_you_mean(key, names, f"{block}.") or f"; there are {', '.join(names)}"
-    return f" (did you mean '{owner}.{key}={'skip' if owner == 'init' else 'false'}'?)"
 
 
 def shown(value: Any) -> str:

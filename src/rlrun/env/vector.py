@@ -66,6 +66,7 @@ class Env(OuterSpaces, ABC):
     seed_episodes: bool = False  # whether `restart` takes a seed for each episode
     frame_stack: int = 1  # frames in an observation, where it is known to be a stack of the newest ones
     envs: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, if they are in this process
+    inherited = ("wrappers",)  # of its state, by a fork
     remarked: set[str]  # kinds of outputs that were warned of, by copies too
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`
     bare_copier: Callable[[int, str | None], Env] | None = None  # likewise

@@ -214,7 +214,7 @@ class OnnxExport(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "newest": self._newest}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.count, self._newest = state["count"], state["newest"]
         self._due = following(self._newest, self.every)
 

@@ -49,9 +49,9 @@ def shares(config: DictConfig) -> dict[str, Any]:
     count, rank = count_of(config), learners.rank()
     if count == 1:
         return {}
-    origin = OmegaConf.select(config, "init.from", default=None)
-    if origin is not None:
-        raise ConfigError(f"learners={count}: a run from another (init.from={origin}) has one learner; learners=1")
+    key = next((key for key, run in (config.get("init") or {}).items() if isinstance(run, str)), None)
+    if key is not None:
+        raise ConfigError(f"learners={count}: a run from another (init.{key}) has one learner; learners=1")
     if OmegaConf.select(config, "compile", default=False):
         raise ConfigError(f"learners={count}: communication between learners is not compiled; compile=false")
     values: dict[str, Any] = {"seeds.learner": rank}

@@ -12,6 +12,7 @@ oldest rows; in a `PoolIndex` whole episodes leave, as an ejector chooses.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -306,18 +307,23 @@ class EpisodeIndex(ABC):
         state["complete"] = torch.from_numpy(self.complete[: self.size][self.stamp != EMPTY])
         return state | {"size": self.size, "too_short": self.too_short, "bits": self.bits}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of a table of the same size.
-
-        Raises:
-            RlrunError: the sizes differ, or a number is out of range.
-        """
+    def require_size(self, state: Mapping[str, Any]) -> None:
+        """Refuse the state of a table of another size, with a RlrunError."""
         envs, size = len(state["written"]), state["size"]
         if (envs, size) != (self.num_envs, self.size):
             raise RlrunError(
                 f"memory: the saved table has {envs} envs and room for {size - envs} transitions; "
                 f"this one has {self.num_envs} and room for {self.size - self.num_envs}"
             )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state of a table of the same size.
+
+        Raises:
+            RlrunError: the sizes differ, or a number is out of range.
+        """
+        self.require_size(state)
+        envs, size = self.num_envs, self.size
         arrays = {name: state[name].numpy() for name in self.saved}
         used, stamp, bits = state["used"].numpy(), state["stamp"].numpy(), state["bits"]
         sound = bits in (NARROW, WIDE) and all(

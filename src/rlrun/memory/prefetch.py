@@ -132,7 +132,7 @@ class Prefetch(Callback):
         rows = [origins(groups, tables_of(self.loader)) for groups in ahead]
         return {"ahead": ahead, "origins": rows, "loader": self.loader.state_dict()}
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loader.load_state_dict(state["loader"])
         ahead = zip(state["ahead"], state["origins"], strict=True)
         self._drawn = deque(_Drawn(placed(groups, self.loader, part), None) for groups, part in ahead)

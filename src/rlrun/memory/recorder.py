@@ -239,11 +239,11 @@ class Recorder:
         index = {**self.index.books(), "used": columns[SLOTS], "stamp": columns[STAMP]}
         return self._state(self.storage.state_dict(slots, columns), index)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned, or what a checkpoint has of the state of a table of this size and columns.
+    def require_alike(self, state: Mapping[str, Any]) -> None:
+        """Refuse the state of a table of another size or kind, or of other columns or tags.
 
         Raises:
-            RlrunError: size or columns differ, a choice does not exist, or the state is damaged.
+            RlrunError: names both.
         """
         missing = {*self.index.saved, "used"} - state["index"].keys() or set(self.tags) ^ state["tags"].keys()
         if missing:
@@ -251,6 +251,15 @@ class Recorder:
                 f"memory: the saved table is of another kind or has other tags: {', '.join(sorted(missing))}"
             )
         self.storage.check_state(state["columns"])
+        self.index.require_size(state["index"])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `state_dict` returned, or what a checkpoint has of the state of a table of this size and columns.
+
+        Raises:
+            RlrunError: size or columns differ, a choice does not exist, or the state is damaged.
+        """
+        self.require_alike(state)
         self.index.load_state_dict(state["index"])
         used = self.index.used()
         self.storage.load_state_dict(state["columns"], used)

@@ -71,7 +71,7 @@ class Callback:
     patterns: Mapping[str, Any] = {}  # by place: a `Choice` of `rlrun.nn.parameter_groups`
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
     position: int = 0  # its index among them
-    inherited: tuple[str, ...] | None = None  # entries of its state that a fork of the run loads; None = all
+    inherited: tuple[str, ...] = ()  # entries of its state that a fork takes: what it learned; counters restart
 
     def restore_state(self, *names: Any) -> dict[str, Any] | None:
         """Load saved data; other callbacks may not be ready yet."""
@@ -117,25 +117,8 @@ class Callback:
         """
         return {"metrics": as_numbers(self.metrics)} if self.store.newest else {}
 
-    def load_state_dict(
-        self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
-    ) -> None:
-        """Restore the result of `state_dict`.
-
-        A resumed run restores all of it. A run that starts from another (`rlrun train --from`) passes its own state, in
-        which the parts that it transfers come from the other run.
-
-        Args:
-            state: of this callback, or of its counterpart.
-            weights: load network weights.
-            optimizer: load states of optimizers.
-            numbers: load counters and schedules.
-        """
-        if numbers:
-            self.load_numbers(state)
-
-    def load_numbers(self, state: dict[str, Any]) -> None:
-        """Restore counters and schedules; here the newest metrics."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state_dict`."""
         self.store.load(state.get("metrics", {}))
 
     def trained(self) -> Sequence[Any]:

@@ -185,11 +185,6 @@ class Writer:
     ) -> None:
         present = [step for step in steps if step.callback.data_group is None or step.callback.data_group in groups]
         idle = [step.callback for step in present if step.event == "backward" and not step.runs(due)]
-        for callback in idle:
-            if (
-                due[id(callback)] and getattr(callback, "every", 1) != 1
-            ):  # its pace was compared with that of its inputs
-                raise WiringError(f"callbacks.{callback.name} counts its updates otherwise than a loss that it reads")
         self.steps = [_received(step, due) for step in present if step.event == "backward" or step.runs(due)]
         self.due = {**due, **dict.fromkeys(map(id, idle), False)}
         self.compiler = compiler

@@ -146,7 +146,7 @@ def no_reward(facts: Facts) -> Cause | None:
         return reason, {"episodes": counted, "return": 0.0}, remedy
     spread = facts.series.get("evaluation/std_return", [])
     all_equal = len(set(returns)) == 1 and counted >= SAME and not any(point.value for point in spread)
-    if all_equal and facts.setting("init.from") is None:
+    if all_equal and not any(isinstance(run, str) for run in (facts.config.get("init") or {}).values()):
         reason = f"every one of {shown(counted)} episodes had a return of {shown(returns[0])}, whatever the actions"
         return reason, {"episodes": counted, "return": returns[0]}, remedy
     return None

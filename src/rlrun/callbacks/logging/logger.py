@@ -245,7 +245,7 @@ class Logger(Callback):
             **{name: value for name, value in further.items() if value},
         }
 
-    def load_numbers(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self._last, self._before = dict(state["last"]), state["seconds"]
         self._records, self._newest = state["records"], state["newest"]
         self._pending, self._open = (

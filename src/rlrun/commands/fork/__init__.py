@@ -1,6 +1,4 @@
-"""A new run that starts from parts of another: `rlrun train --from RUN`, and `init:` in the config.
+"""A new run that takes parts of others: `rlrun train --from RUN`, and `init: {PART: RUN}` in the config.
 
-`parents` finds the parent, composes the config, and reads `init:`; `sources` reads the parent's values by name; `parts`
-loads values into each part of a run; `transfer` decides for each name, loads, reports, and writes the new run's first
-checkpoint.
+`parents` finds a run and composes the config with its overrides; `transfer` loads the parts.
 """

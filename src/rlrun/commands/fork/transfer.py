@@ -1,88 +1,77 @@
-"""Load parts of another run, report them name by name, and write the first checkpoint of the new run."""
+"""Load parts of other runs into a new one: `init: {PART: RUN}`. All is checked before a run directory exists."""
 
+import copy
+import hashlib
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
-from torch import Tensor
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from rlrun import checkpointing as storage
-from rlrun.callbacks import Checkpointer, MemoryImport
-from rlrun.callbacks.transfer import sources_of
-from rlrun.collect import ByIdCollector, Collector
-from rlrun.commands.fork.parents import Settings, find, matches, pin, settings_of
-from rlrun.commands.fork.parts import ForkedPart, Memory, Network, Pace, TargetNetwork, part_of
-from rlrun.commands.fork.sources import WeightSource, names_differ, read, some
+from rlrun.callbacks import Checkpointer, MemoryImport, TargetCallback
+from rlrun.commands.fork.parents import find
 from rlrun.config import Composed
 from rlrun.config.build import explain
-from rlrun.core.errors import ConfigError, RunDirError
+from rlrun.config.interpolation import plain
+from rlrun.core.errors import ConfigError, RlrunError, RunDirError, did_you_mean
 from rlrun.core.typing import Stateful
 from rlrun.memory import Table
+from rlrun.memory.episodes import cut_off
+from rlrun.runs.checkpoint_manifest import CheckpointManifest
 from rlrun.runs.directory import RunDir, checkpoint_name
-from rlrun.runs.files import aligned, write_text
-from rlrun.training.trainer import Trainer
+from rlrun.runs.files import write_text
 
-Fate = Literal["loaded", "skipped", "missing", "misfit"]
-FATES: tuple[Fate, ...] = ("loaded", "skipped", "missing", "misfit")
-MISFITS = 4  # entries that do not fit, in an error
-NAMES = 6  # names a line of a report
+ALL = "from"  # the key of `init` for all parts; other keys are prefixes of parts, and the longest one decides
+NAMED = re.compile(r"(.+):([A-Za-z_][\w.]*)")  # RUN:PART
+SHOWN = 3  # names in a message
 
 _messages = logging.getLogger("rlrun.commands.fork")
 
 
-class ForkEntry(NamedTuple):
-    """One named entry, and whether it was loaded."""
+class Taken(NamedTuple):
+    """Where an entry of a part comes from."""
 
-    part: str
-    name: str  # full
-    fate: Fate
-    why: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.why})" if self.why else self.name
+    key: str  # of `init`
+    run: str  # as the config has it
+    prefix: str  # the name of `key` in that run; empty for all parts
+    part: str  # name of the part in that run; empty if only some of its entries are taken
+    name: str  # full name of the entry in that run
 
 
-@dataclass
-class ForkReport:
-    """All entries that a run can load, with their fates."""
+class Source(NamedTuple):
+    """A checkpoint that was read."""
 
-    origin: str
-    entries: list[ForkEntry] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)  # consequences that may surprise
+    run: RunDir
+    place: Path
+    about: CheckpointManifest
+    states: Mapping[str, Any]  # of the parts that are wanted
 
-    def of(self, fate: Fate) -> list[ForkEntry]:
-        return [entry for entry in self.entries if entry.fate == fate]
-
-    def lines(self, most: int | None = NAMES) -> Iterator[str]:
-        """Yield a table of counts by part, then the names of what was not loaded; at most so many of a kind."""
-        yield f"starts from {self.origin}"
-        rows = [("part", *FATES)]
-        for part in dict.fromkeys(entry.part for entry in self.entries):
-            fates = [entry.fate for entry in self.entries if entry.part == part]
-            rows.append((part, *(str(fates.count(fate) or "") for fate in FATES)))
-        rows.append(("total", *(str(len(self.of(fate))) for fate in FATES)))
-        yield from aligned(rows, left=("part",))
-        yield from (f"{entry.name}: {entry.why}" for entry in self.of("loaded") if entry.why)
-        for fate in FATES[1:] if most is not None else FATES:
-            if entries := self.of(fate):
-                yield f"{fate}: {some(entries, most, ', and')}"
-        yield from self.remarks
+    def lookup(self, name: str) -> Any:
+        """Return the state of a part, or an entry of it, by full name; None if there is none."""
+        if name in self.states:
+            return self.states[name]
+        part = max((part for part in self.states if _within(name, part)), key=len, default="")
+        state = self.states.get(part)
+        return state.get(name.removeprefix(f"{part}.")) if isinstance(state, Mapping) else None
 
 
 @dataclass
 class Fork:
-    """The result of loading parts of a parent."""
+    """What a new run took of others."""
 
-    lineage: Any  # for the manifest: run, checkpoint, env_steps, updates, digest, init; a list of these for several
-    report: ForkReport  # fate of each entry
-    axis: int  # environment step (the update, without a collector) at which the new run begins
-    update: int  # update at which it begins
+    lineage: Any  # for the manifest: one parent, or a list of several
+    lines: list[str]  # what was loaded from where, and what was left at its initial values
 
     def begin(self, run: RunDir, parts: Mapping[str, Stateful]) -> dict[str, Any]:
-        """Write the new run's first checkpoint. From here on the run does not need its parent.
+        """Write the new run's first checkpoint. From here on the run does not need its parents.
 
         Returns:
             The states that were written.
@@ -90,7 +79,7 @@ class Fork:
         Raises:
             RlrunError: it cannot be written.
         """
-        directory = run.checkpoints / checkpoint_name(self.axis, self.update)
+        directory = run.checkpoints / checkpoint_name(0, 0)
         rows = all(part.memory for part in parts.values() if isinstance(part, Checkpointer))
         home = storage.home_of(run.checkpoints)
         tables = [path for path, part in parts.items() if isinstance(part, Table)]
@@ -100,206 +89,306 @@ class Fork:
             if rows or path not in tables
         }
         created = datetime.now(UTC).isoformat(timespec="seconds")
-        about = {"env_steps": self.axis, "updates": self.update, "evaluation": None, "created": created}
+        about = {"env_steps": 0, "updates": 0, "evaluation": None, "created": created}
         storage.write(directory, storage.snapshot(states, about=about, apart=tables, copy=False))
         write_text(run.checkpoints / "latest", directory.name + "\n")
-        run.note("\n".join(self.report.lines(most=None)))
+        run.note("\n".join(self.lines))
         return states
 
 
-def transfer(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *, dry: bool = False) -> Fork | None:
-    """Load the entries that `init:` selects; None without a parent.
-
-    All entries are checked before any is loaded, and nothing is written.
+def transfer(composed: Composed, parts: Mapping[str, Stateful]) -> Fork | None:
+    """Load the parts that `init` names into a run that was built; return None where it names none.
 
     Args:
-        composed: of the new run; its overrides are set to the exact checkpoint.
+        composed: of the new run.
         parts: of the new run, by config path.
-        trainer: of the new run.
-        dry: only report: list every name, even if the budget is already used up.
 
     Raises:
-        RequestError: there is no parent, it does not fit, a pattern matches nothing, or its counters have reached the
-            budget.
+        RequestError: a run, a checkpoint or a part does not exist, or does not fit.
     """
-    settings = settings_of(composed)
-    if settings is None:
+    init = dict(plain(composed.config)["init"])
+    strict = init.pop("strict")
+    if not any(init.values()):
         return None
-    selection = _Selection(settings, parts)
-    try:
-        parents = {text: find(text) for text in settings.sources.values()}
-    except RunDirError as error:
-        raise RunDirError(f"init.from: {error}") from error
-    sources = {text: read(parent, partial(selection.wants, text)) for text, parent in parents.items()}
-    report = selection.decide(sources)
-    selection.load()
-    update = int(trainer.state["update"])
-    steps = (part.steps for part in parts.values() if isinstance(part, Collector | ByIdCollector))
-    axis = next(steps, update)
-    for line in report.lines(most=None if dry else NAMES):
-        _messages.info("%s", line)
-    counted = trainer.state["group_updates"].get("default", update)
-    for name, count in {"env_steps": axis, "updates": counted}.items():
-        limit = composed.config.stop[name]
-        if limit is not None and count >= limit > 0:  # the run would end at once
-            raise ConfigError(
-                f"stop.{name}={limit}: the parent has made {count} of them, and they count; "
-                f"give stop.{name} as the total, or count from 0 by init.numbers=skip"
-            )
+    own = {path: entries for path, part in parts.items() if (entries := _entries(part))}
+    taken = _choose(init, own)
+    sources = _read(taken)
+    values: dict[str, dict[str, Any]] = {}  # part -> entry -> value that fits
+    left: dict[str, str] = {}  # what stays at its initial values -> why
+    for path, entries in sorted(taken.items(), key=lambda item: not isinstance(parts[item[0]], nn.Module)):
+        part, first = parts[path], next(iter(entries.values()))
+        there = {name: sources[entry.run].lookup(entry.name) for name, entry in entries.items()}
+        if all(value is None for value in there.values()):
+            left[path] = "not there"
+            continue
+        whys = {name: _misfit(part, name, own[path][name], value) for name, value in there.items()}
+        misfits = {_full(path, name): why for name, why in whys.items() if why}
+        if strict:
+            state = sources[first.run].states.get(first.part, {}) if isinstance(part, nn.Module) else {}
+            misfits |= {_full(path, name): "not here" for name in state if name not in own[path]}
+        if strict and misfits:
+            names = _some([f"{name} ({why})" for name, why in misfits.items()])
+            way_out = "init.strict=false leaves these at their initial values"
+            raise ConfigError(f"init.{first.key}: {sources[first.run].place} does not fit: {names}; {way_out}")
+        left |= misfits
+        fitting = {name: value for name, value in there.items() if not whys[name]}
+        if fitting and (isinstance(part, nn.Module) or not misfits):  # other states are loaded whole
+            values[path] = fitting
+    _require_met(taken, values, left, sources)
+    networks = [path for path in values if isinstance(parts[path], nn.Module)]
+    tables = [path for path in values if isinstance(parts[path], Table)]
+    for path in networks:
+        _load(path, parts[path], values[path], own[path])
     for part in parts.values():
-        if isinstance(part, Checkpointer):
-            part.load_state_dict(part.state_dict() | {"axis": axis, "update": update})
-    pin(composed, {text: source.place for text, source in sources.items()})
-    lineage = [
-        {
-            "run": None if (run := parents[text].run) is None else str(run.path),
-            "checkpoint": str(source.place),
-            **{name: source.about.get(name) for name in ("env_steps", "updates", "digest")},
-            "init": settings.as_config(text),
-        }
-        for text, source in sources.items()
-    ]
-    return Fork(lineage if len(lineage) > 1 else lineage[0], report, axis, update)
-
-
-class _Selection:
-    """Decides for each name whether it is loaded, and loads it."""
-
-    def __init__(self, settings: Settings, parts: Mapping[str, Stateful]) -> None:
-        self.settings = settings
-        self.built = parts
-        self.parts: dict[str, ForkedPart] = {path: part_of(part) for path, part in parts.items()}
-        self.tables = {path for path, part in self.parts.items() if isinstance(part, Memory)}
-        self.kinds = {_full(path, name): kind for path, part in self.parts.items() for name, kind in part.kinds.items()}
-        self.tensors: dict[str, Tensor] = {  # of networks
-            _full(path, name): value
-            for path, part in self.parts.items()
-            if isinstance(part, Network)
-            for name, value in part.part.state_dict(keep_vars=True).items()
-        }
-        self.values: dict[str, dict[str, Any]] = {}  # part -> name -> value to load
-        self.loaded: set[str] = set()
-        self.loaded_ids: set[int] = set()  # ids of the tensors that are loaded
-        settings.require_met(self.kinds, self.parts)
-
-    def wants(self, text: str, part: str) -> bool:
-        """Return True if a part of a source is needed; memories are read only if they are loaded."""
-        here = {part} | {new for old, new in self.settings.renaming(text) if matches(old, part)}
-        tables = {path for path in self.tables if self.settings.gives(text, path)}
-        return any(path not in self.tables or (path in tables and self.settings.loads(path, "memory")) for path in here)
-
-    def decide(self, sources: Mapping[str, WeightSource]) -> ForkReport:
-        """Decide the fate of every name.
-
-        Raises:
-            ConfigError: an entry does not fit, or a pattern with `load` matches no entry.
-        """
-        nodes: dict[str, Any] = {}
-        for text, source in sources.items():
-            names = self.settings.renamed(source.nodes, text)
-            nodes |= {new: source.nodes[old] for old, new in names.items() if self.settings.gives(text, new)}
-        files = all(source.place.is_file() for source in sources.values())
-        entries: dict[str, list[ForkEntry]] = {path: [] for path in self.parts}
-        for path in sorted(self.parts, key=lambda path: not isinstance(self.parts[path], Network)):
-            entries[path] += self._decide_part(path, nodes, files)  # networks first: other parts depend on them
-        origin = " and ".join(source.origin for source in sources.values())
-        self.report = ForkReport(origin, [entry for group in entries.values() for entry in group])
-        self._require_fit(" and ".join(str(source.place) for source in sources.values()), nodes)
-        if self.tensors and self.loaded.isdisjoint(self.tensors):
-            paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
-            warmed_up = any(self.values.get(path, {}).get("start") is not None for path in paces)
-            warm_up = ", and the warm-up is over; init.numbers=skip begins with it" if warmed_up else ""
-            self.report.remarks.append(f"no network was loaded: all are initialized{warm_up}")
-        self._settle_import(nodes)
-        return self.report
-
-    def _decide_part(self, path: str, nodes: Mapping[str, Any], files: bool) -> Iterator[ForkEntry]:
-        part, names = self.parts[path], set()
-        strict = isinstance(part, Network) and any(f"{name}.".startswith(f"{path}.") for name in nodes)
-        for name, kind in part.kinds.items():
-            full = _full(path, name)
-            names.add(full)
-            fate, why = self._fate(part, name, full, kind, nodes)
-            if fate == "missing" and strict:
-                fate, why = "misfit", "not there"
-            if fate == "loaded":
-                self.values.setdefault(path, {})[name] = nodes[full]
-                self.loaded.add(full)
-                self.loaded_ids |= {id(self.tensors[full])} if full in self.tensors else set()
-            if fate != "missing" or kind == "weights" or not files:  # files hold only weights
-                yield ForkEntry(path, full, fate, why)
-        for full, value in nodes.items() if strict else ():
-            beyond = full.startswith(f"{path}.") and full not in names and not isinstance(value, Mapping)
-            if beyond and self.settings.loads(full, "weights"):
-                yield ForkEntry(path, full, "misfit", "not here")
-
-    def _fate(self, part: ForkedPart, name: str, full: str, kind: str, nodes: Mapping[str, Any]) -> tuple[Fate, str]:
-        if not self.settings.loads(full, kind):
-            return "skipped", ""
-        owner = part.owner(name)
-        if owner is not None and id(owner) not in self.loaded_ids:
-            if kind == "optimizers":
-                return "skipped", "its parameter is initialized"
-            if self.settings.explicit(full) is None:
-                return "skipped", "its network is initialized"
-        if full not in nodes:
-            return "missing", ""
-        why = part.misfit(name, nodes[full])
-        return ("loaded", "") if why is None else ("misfit", why)
-
-    def _require_fit(self, place: str, nodes: Mapping[str, Any]) -> None:
-        misfits = self.report.of("misfit")
-        if misfits and not self.settings.lenient:
-            names = some(misfits, MISFITS)
-            way_out = "give this run the sizes of that one; or init.mismatch=skip initializes these"
-            raise ConfigError(f"init.from: {place} does not fit: {names}; {way_out}")
-        for pattern, loads in self.settings.parts.items():
-            if loads and not any(matches(pattern, name) for name in self.loaded):
-                where = self.settings.sources.get(pattern, place)
-                raise ConfigError(f"{self.settings.key(pattern)}: '{pattern}: load' finds nothing to load in {where}")
-        if not self.loaded:
-            why = ""
-            if self.kinds.keys().isdisjoint(nodes):  # else the settings exclude them
-                tensors = {name: value for name, value in nodes.items() if isinstance(value, Tensor)}
-                why = f": {names_differ(tensors, self.tensors)}"
-            raise ConfigError(f"init.from: this run loads nothing of {place}{why}")
-
-    def _settle_import(self, nodes: Mapping[str, Any]) -> None:
-        """Skip the import of a memory that the parent has imported already.
-
-        Raises:
-            ConfigError: the new run names another file.
-        """
-        for path, part in self.built.items():
-            if not isinstance(part, MemoryImport) or not part.sources or not self.loaded & self.tables:
-                continue
-            before = nodes.get(path)
-            if before is None or not before["taken_in"] or sources_of(before) != part.sources:
-                raise ConfigError(
-                    f"memory.import={', '.join(part.sources)} and init.memory=load both fill the memory; "
-                    "init.memory=skip uses the file"
-                )
+        if isinstance(part, TargetCallback):
+            part.catch_up()
+    for path in (*(values.keys() - {*networks, *tables}), *tables):
+        _load(path, parts[path], values[path], own[path])
+    for part in parts.values():
+        if isinstance(part, MemoryImport) and part.sources and any(parts[path] is part.table for path in tables):
             part.load_state_dict(part.state_dict() | {"taken_in": True})
+            left["memory.import"] = "the memory is that of another run"
+    lines = [_line(source, text, taken, values, own, parts) for text, source in sources.items()]
+    if left:
+        lines.append(f"initial values: {', '.join(f'{name} ({why})' for name, why in left.items())}")
+    for line in lines:
+        _messages.info("%s", line)
+    lineage = [_lineage(source, text, taken) for text, source in sources.items()]
+    return Fork(lineage if len(lineage) > 1 else lineage[0], lines)
 
-    def load(self) -> None:
-        """Load the selected entries: networks first, because target networks read them; memories last.
 
-        Raises:
-            RunDirError: a part refuses its values.
-        """
-        rank: dict[type[ForkedPart], int] = {Network: 0, Memory: 2}
-        for path, part in sorted(self.parts.items(), key=lambda item: rank.get(type(item[1]), 1)):
-            if path not in self.values and not isinstance(part, TargetNetwork):
+def _entries(part: Stateful) -> dict[str, Any]:
+    """Return what a part can take of another run: name within it -> present value; "" names the part as a whole."""
+    if isinstance(part, Table):
+        return {"": part}
+    if isinstance(part, nn.Module):
+        return dict(part.state_dict()) or {"": {}}
+    inherited = getattr(part, "inherited", ())
+    state = part.state_dict() if inherited else {}
+    return {name: state[name] for name in inherited if name in state}
+
+
+def _choose(init: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Taken]]:
+    """Return where each entry of each part comes from; the longest prefix decides.
+
+    Raises:
+        ConfigError: a prefix names nothing of this run.
+    """
+    taken: dict[str, dict[str, Taken]] = {}
+    met = {ALL}
+    for path, entries in own.items():
+        for name in entries:
+            full = _full(path, name)
+            keys = [key for key in init if key != ALL and _within(full, key)]
+            met.update(keys)
+            key = max(keys, key=len, default=ALL)
+            text = init.get(key)
+            if text is None:
                 continue
-            try:
-                part.load(self.values.get(path, {}))
-            except Exception as error:
-                hint = "; init.memory=skip leaves it out" if isinstance(part, Memory) else ""
-                raise RunDirError(f"init.from: {path} does not fit: {explain(error)}{hint}") from error
-            if isinstance(part, Memory) and part.how:
-                entries = self.report.entries
-                entries[:] = [entry._replace(why=part.how) if entry.part == path else entry for entry in entries]
+            named = None if Path(text).expanduser().exists() else NAMED.fullmatch(text)
+            run, prefix = (named[1], named[2]) if named else (text, "" if key == ALL else key)
+            below = 0 if key == ALL else len(key)
+            part = prefix + path[below:] if key == ALL or _within(path, key) else ""
+            taken.setdefault(path, {})[name] = Taken(key, run, prefix, part, prefix + full[below:])
+    for key in init:
+        if key not in met:
+            near = did_you_mean(key, own) or f"; there are {_some([*own])}"
+            raise ConfigError(f"init.{key}: this run has no part '{key}' that takes something of another run{near}")
+    return taken
+
+
+def _read(taken: Mapping[str, Mapping[str, Taken]]) -> dict[str, Source]:
+    """Read the runs that parts come from; a damaged newest checkpoint is skipped, one that was named is not.
+
+    Raises:
+        RunDirError: a run or a checkpoint is missing or damaged.
+    """
+    entries = [entry for of_part in taken.values() for entry in of_part.values()]
+    sources: dict[str, Source] = {}
+    for text in dict.fromkeys(entry.run for entry in entries):
+        names = {entry.name for entry in entries if entry.run == text}
+        try:
+            run, which = find(text)
+            places = [run.checkpoint(which)] if which else run.newest_first()
+            for number, place in enumerate(places):
+                try:
+                    about = storage.read_manifest(place)
+                    wanted = [part for part in about.parts if any(_within(name, part) for name in names)]
+                    sources[text] = Source(run, place, about, storage.load(place, wanted))
+                    break
+                except RunDirError as error:
+                    if number + 1 == len(places):
+                        raise
+                    _messages.warning("%s; starting from the checkpoint before it", error)
+            else:
+                raise RunDirError(f"{run.path} has no checkpoint yet")
+        except RunDirError as error:
+            key = next(entry.key for entry in entries if entry.run == text)
+            raise RunDirError(f"init.{key}: {error}") from error
+    return sources
+
+
+def _misfit(part: Stateful, name: str, own: Any, value: Any) -> str | None:
+    """Return why a part cannot take a value in place of its own; None if it can, or if only loading shows that."""
+    if value is None:
+        return "not there"
+    if isinstance(part, Table):
+        if not isinstance(value, Mapping) or not {"columns", "index"} <= value.keys():
+            return "it is no memory there"
+        try:
+            part.require_alike(value)
+        except RlrunError as error:
+            return str(error).removeprefix("memory: ")
+        for kind in ("sampler", "ejector"):
+            if getattr(part, kind).state_dict().keys() - value[kind].keys() - {"burst"}:  # a burst may be over
+                return f"it has another {kind} there"
+        return None
+    if not name:  # a network without numbers
+        return "it has numbers there" if value else None
+    if _is_optimizer(own) and _is_optimizer(value):
+        optimizer: torch.optim.Optimizer = cast(Any, part).optimizer
+        for number, there in value["state"].items():
+            here = _moments(optimizer, number)
+            if here.keys() != there.keys():
+                return f"it remembers {', '.join(there)} there, {', '.join(here) or 'nothing'} here"
+            if why := _difference(here, there):
+                return why
+        return None
+    return _difference(own, value)
+
+
+def _difference(own: Any, value: Any) -> str | None:
+    """Return where two states differ in names or shapes; None if they do not."""
+    if isinstance(own, Mapping) and isinstance(value, Mapping) and own:
+        for name in {**own, **value}:
+            if name not in value or name not in own:
+                return f"{name} is not {'there' if name not in value else 'here'}"
+            if why := _difference(own[name], value[name]):
+                return f"{name}: {why}" if isinstance(own[name], Mapping) else why
+        return None
+    if isinstance(own, list) and own and isinstance(own[0], str):  # names of parameters
+        return None if own == value else "it has other parameters there"
+    there, here = (
+        f"{list(state.shape)}" if isinstance(state, Tensor | np.ndarray) else type(state).__name__
+        for state in (value, own)
+    )
+    numbers = {"int", "float", "NoneType"}  # a state may have none yet
+    return None if there == here or {there, here} <= numbers else f"{there} there, {here} here"
+
+
+def _is_optimizer(state: Any) -> bool:
+    return isinstance(state, Mapping) and state.keys() == {"state", "param_groups"}
+
+
+def _moments(optimizer: torch.optim.Optimizer, number: int) -> dict[str, Any]:
+    """Return an optimizer's state for its parameter of a number after a first step, found by a step on a copy."""
+    pairs = [(group, parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    if number >= len(pairs):
+        return {}
+    group, parameter = pairs[number]
+    trial_parameter = nn.Parameter(torch.zeros_like(parameter))
+    trial_parameter.grad = torch.zeros_like(parameter)
+    trial = copy.copy(optimizer)
+    trial.param_groups = [{**group, "params": [trial_parameter]}]
+    trial.state = defaultdict(dict)
+    trial.step()
+    return dict(trial.state[trial_parameter])
+
+
+def _require_met(
+    taken: Mapping[str, Mapping[str, Taken]],
+    values: Mapping[str, Mapping[str, Any]],
+    left: Mapping[str, str],
+    sources: Mapping[str, Source],
+) -> None:
+    """Refuse a key of `init` that loads nothing, with a ConfigError that says what there is."""
+    by_key: dict[str, dict[str, Taken]] = {}
+    for path, entries in taken.items():
+        for name, entry in entries.items():
+            by_key.setdefault(entry.key, {})[_full(path, name)] = entry
+    loaded = {taken[path][name].key for path, entries in values.items() for name in entries}
+    for key, wanted in by_key.items():
+        if key in loaded:
+            continue
+        entry = next(iter(wanted.values()))
+        place, prefix, there = sources[entry.run].place, entry.prefix, sources[entry.run].about.parts
+        if misfits := [f"{name} ({left[name]})" for name in wanted if left.get(name, "not there") != "not there"]:
+            raise ConfigError(f"init.{key}: {place} does not fit: {_some(misfits)}")
+        within = [part for part in there if not prefix or _within(part, prefix)]
+        parts = [path for path in taken if any(entry.key == key for entry in taken[path].values())]
+        if not within and not any(_within(prefix, part) for part in there):
+            near = did_you_mean(prefix, there) or f"; it has {_some(there)}"
+            raise ConfigError(f"init.{key}: {place} has no part '{prefix}'{near}")
+        if isinstance(state := sources[entry.run].lookup(prefix), Mapping):
+            holds = _some([_full(prefix, name) for name in state])
+            raise ConfigError(f"init.{key}: {place} has nothing for {_some([*wanted])}; it has {holds}")
+        way_out = "PART: RUN:NAME takes a part that has another name there"
+        raise ConfigError(f"init.{key}: {place} has no {_some(parts)}; it has {_some(within or [prefix])}; {way_out}")
+
+
+def _load(path: str, part: Stateful, values: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Load values into a part; learning rates and other settings of an optimizer stay its own.
+
+    Raises:
+        RunDirError: the part refuses them.
+    """
+    new = dict(values)
+    for name in new:
+        if _is_optimizer(own[name]):
+            new[name] = {**new[name], "param_groups": own[name]["param_groups"]}
+    try:
+        part.load_state_dict(new[""] if "" in new else {**part.state_dict(), **new})
+        if isinstance(part, Table):
+            cut_off(part)  # open episodes belong to the other run
+    except Exception as error:
+        raise RunDirError(f"init: {path} does not fit: {explain(error)}; init.{path}=null leaves it out") from error
+
+
+def _line(
+    source: Source,
+    text: str,
+    taken: Mapping[str, Mapping[str, Taken]],
+    values: Mapping[str, Mapping[str, Any]],
+    own: Mapping[str, Mapping[str, Any]],
+    parts: Mapping[str, Stateful],
+) -> str:
+    """Return which parts come from a checkpoint; with their names there, and how much of them, if these differ."""
+    names = []
+    for path, fitting in values.items():
+        entries = [taken[path][name] for name in fitting if taken[path][name].run == text]
+        remarks = [f"{len(part):,} transitions"] if isinstance(part := parts[path], Table) else []
+        if entries and entries[0].part not in ("", path):
+            remarks.append(f"{entries[0].part} there")
+        if len(entries) < len(own[path]):
+            remarks.append(f"{len(entries)} of {len(own[path])}")
+        names += [path + (f" ({', '.join(remarks)})" if remarks else "")] if entries else []
+    steps, updates = source.about.env_steps or 0, source.about.updates or 0
+    return f"starts from {source.place} ({steps:,} env steps, {updates:,} updates): {', '.join(names)}"
+
+
+def _lineage(source: Source, text: str, taken: Mapping[str, Mapping[str, Taken]]) -> dict[str, Any]:
+    """Return what the manifest says of a parent."""
+    entries = [entry for of_part in taken.values() for entry in of_part.values() if entry.run == text]
+    with open(source.place / storage.MANIFEST, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {
+        "run": str(source.run.path),
+        "checkpoint": str(source.place),
+        "env_steps": source.about.env_steps,
+        "updates": source.about.updates,
+        "digest": digest,
+        "init": {entry.key: entry.prefix for entry in entries},
+    }
+
+
+def _within(name: str, prefix: str) -> bool:
+    return f"{name}.".startswith(f"{prefix}.")
 
 
 def _full(path: str, name: str) -> str:
     return f"{path}.{name}" if name else path
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
