@@ -143,10 +143,10 @@ def test_log_probabilities_are_clamped_before_the_ratio():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"distance": "smooth_l1"}, "distance: wanted a function in place of huber, such as .*, got 'smooth_l1'"),
+        ({"distance": "smooth_l1"}, "distance: wanted a function, such as .*, got 'smooth_l1'"),
         (
             {"distance": nn.SmoothL1Loss(reduction="none"), "huber": 1.0},
-            "distance: wanted a function in place of huber",
+            "distance: it takes the place of huber=1",
         ),
         ({"advantage_clip": -3.0}, r"advantage_clip: wanted a number above 0, got -3\.0"),
         ({"log_prob_clip": "six"}, "log_prob_clip: wanted a number above 0, got 'six'"),

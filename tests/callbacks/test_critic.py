@@ -264,7 +264,10 @@ KINDS = (nn.SmoothL1Loss, "beta"), (nn.HuberLoss, "delta")
     ("options", "message"),
     [
         ({"distance": nn.L1Loss()}, r"distance: wanted that of each entry \[2, 3\], .*; got \[\]"),
-        ({"distance": nn.L1Loss(reduction="none"), "huber": 1.0}, "distance: wanted a function in place of huber"),
+        (
+            {"distance": nn.L1Loss(reduction="none"), "huber": 1.0},
+            "distance: it takes the place of huber=1; algorithm.huber=null",
+        ),
         ({"distance": "l1"}, "such as .*SmoothL1Loss.*, got 'l1'"),
         ({"distance": torch.sqrt}, "distance: TypeError: sqrt"),
     ],

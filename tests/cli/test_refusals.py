@@ -35,6 +35,13 @@ KEYS = {
     (*DQN, f"algorithm.lr={'[' * 1000}{']' * 1000}"): ["algorithm.lr: nested too deeply"],
     (*DQN, f"algorithm.lr={'x' * 30_000}"): ["an override has at most 20,000 letters"],
     ("train", "algorithm=ppo", "env=cartpole", "memory.export.path=x.zip"): ["memory.export: this run keeps no memory"],
+    (*DQN, "callbacks=[]"): ["callbacks: wanted keys with values, got a list"],
+    (*DQN, "callbacks.loss._target_=my.Loss"): ["no such key (did you mean 'callbacks.q_loss'?)"],
+    (*DQN, "+callbacks.mine.size=3"): ["callbacks.mine is of type dict; it has no `_target_`"],
+    (*DQN, "callbacks.q_loss._target_=torch.nn.MSELoss"): [
+        "MSELoss; it is no callback: derive it",
+        "of values and targets alone, it is '+callbacks.q_loss.distance={_target_: torch.nn.MSELoss, reduction: none}'",
+    ],
     (*DQN, "nowhere/group@x=1"): ["nowhere/group@x: no such group"],
     (*DQN, "env.wrappers.0._target_=my.Wrapper"): ["env.wrappers: a list of 0 has no '0'", "env.wrappers=[…]"],
     (*DQN, "+env@evaluation=pendulum"): ["evaluation._target_: no part reads this key"],
@@ -264,6 +271,11 @@ FILES = {
     "defaults: [gim]\nid: CartPole-v1\n": ["mine.yaml:", "env/gim", "did you mean 'gym'?"],
     "defaults: [mine]\nid: A-v0\n": ["name the file itself", "rlrun/env/mine"],
     "defaults: [other]\n": ["circle"],
+    "defaults: 3\n": ["conf/env/mine.yaml: defaults: wanted a list, got 3"],
+    "defaults: {gym: true}\n": ["conf/env/mine.yaml: defaults: wanted a list"],
+    "defaults: [gym]\nhydra: 3\n": ["conf/env/mine.yaml: hydra: wanted keys, got 3"],
+    "defaults: [gym]\nid: CartPole-v1\nkwargs: {1: a}\n": ["env.kwargs.1: env.id 'CartPole-v1' takes no such"],
+    f"defaults: [gym]\nid: CartPole-v1\nkwargs: {'{a: ' * 90}1{'}' * 90}\n": ["nested deeper than 60 levels"],
     "defaults: [gym, override /memry: replay]\n": ["mine.yaml:", "memry"],
     "defaults: [gym]\nid: CartPole-v1\nkwarg: {}\n": ["env.kwarg: rlrun.env.make", "did you mean 'kwargs'?"],
     "defaults: [gym]\nid: CartPole-v1\nkwargs: ${nowhere}\n": ["env.kwargs", "'${nowhere}' leads nowhere"],
@@ -309,6 +321,18 @@ def test_a_missing_package_is_named_with_its_extra(overrides, rlrun, monkeypatch
     for name in ("torch.utils.tensorboard", "tensorboard", "imageio_ffmpeg"):
         monkeypatch.setitem(sys.modules, name, None)
     refused(rlrun(*overrides), BLOCKED[overrides])
+
+
+def test_a_folder_that_is_gone_is_said(rlrun, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    refused(rlrun("ls"), ["the folder that this command runs in was deleted"])
+
+
+def test_what_is_no_file_is_said(rlrun, tmp_path):
+    (tmp_path / "conf" / "env" / "mine.yaml").mkdir(parents=True)
+    refused(rlrun("train", "algorithm=dqn", "env=mine"), ["env/mine.yaml is no file that can be read"])
 
 
 def test_debug_shows_the_traceback(rlrun, surroundings):

@@ -67,7 +67,7 @@ SAYS_HOW = {  # a call, what its one line says, and the call that the line leads
     ),
     "CustomCNN, then": (
         (*CNN, network("q", "CustomCNN, features_dim: 2")),
-        r"images come as uint8: x.float\(\) / 255 in its forward",
+        r"x.float\(\) / 255 in its forward makes numbers of images",
         (*CNN, network("q", "ScaledCNN, features_dim: 2")),
     ),
     "Agent": (

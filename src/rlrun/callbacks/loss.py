@@ -379,8 +379,10 @@ def require_distance(function: ops.Distance | None, huber: float | None) -> None
     if function is None:
         return
     example = "{_target_: torch.nn.SmoothL1Loss, reduction: none}"
-    if huber is not None or not callable(function):
-        raise ConfigError(f"distance: wanted a function in place of huber, such as {example}, got {function!r}")
+    if not callable(function):
+        raise ConfigError(f"distance: wanted a function, such as {example}, got {function!r}")
+    if huber is not None:
+        raise ConfigError(f"distance: it takes the place of huber={huber:g}; algorithm.huber=null leaves that out")
     try:
         shape = [*function(torch.zeros(2, 3), torch.ones(2, 3)).shape]
     except Exception as error:  # a function of one's own may raise anything

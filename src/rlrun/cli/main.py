@@ -16,7 +16,7 @@ import typer
 
 from rlrun import __version__
 from rlrun.cli import completion, streams
-from rlrun.core.errors import RlrunError, did_you_mean, printable
+from rlrun.core.errors import RequestError, RlrunError, did_you_mean, printable
 from rlrun.runs import processes
 
 INTERRUPTED = 128 + signal.SIGINT  # typer's exit code after a KeyboardInterrupt
@@ -87,6 +87,7 @@ def main() -> None:
     processes.listen()
     completion.join_words()
     try:
+        _require_folder()
         with nullcontext() if "_RLRUN_COMPLETE" in os.environ else processes.refused():  # shell completion may exit
             result = _command().main(overrides, prog_name="rlrun", standalone_mode=False)
         code = result if isinstance(result, int) else 0
@@ -109,6 +110,13 @@ def main() -> None:
             code = _fail(f"{processes.describe_error(error)} (--debug shows where)", 1, debug)
     streams.drop()
     sys.exit(code)
+
+
+def _require_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise RequestError("the folder that this command runs in was deleted; cd to another one") from error
 
 
 def _is_unread(error: RlrunError) -> bool:

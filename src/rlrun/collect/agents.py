@@ -310,7 +310,7 @@ def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
     except RlrunError:
         raise
     except Exception as error:
-        hint = as_numbers(leaf.dtype for _, leaf in leaves(spaces.observation) if isinstance(leaf, Box))
+        hint = as_numbers(str(error), [(leaf.dtype, leaf.shape) for _, leaf in leaves(spaces.observation)])
         raise BuildError(f"{place}: acting on 2 observations: {type(error).__name__}: {error}{hint}") from error
 
 

@@ -170,6 +170,13 @@ class Builder:
         Raises: BuildError if the packaged network has methods that the module lacks.
         """
         if not _wraps(former):
+            if "distance" in replaced.named(parameters(former, heirs=True)):
+                from rlrun.training.callback import derive  # imports torch
+
+                rest = "reduction: none" if "reduction" in replaced.named(parameters(type(part))) else "…"
+                value = f"{{_target_: {node['_target_']}, {rest}}}"
+                way_out = f"; of values and targets alone, it is '+{dotted(path)}.distance={value}'"
+                raise BuildError(f"{node['_target_']}{derive(type(part))}{way_out}")
             if missing := replaced.lacking(part, former):
                 doc = former.__doc__.splitlines()[0]
                 raise BuildError(f"{node['_target_']} is in the place of {former.__name__}: {doc} It lacks {missing}")

@@ -60,7 +60,7 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
 
 def require_ours(config: Any, layers: Sequence[Layer]) -> None:
     """Raise ConfigError, with the way out, if a file of the user's replaces ours and lacks what every run needs."""
-    wanted = {"train": ("trainer", "threads"), "algorithm": ("loader", "callbacks")}
+    wanted = {"train": ("trainer",), "algorithm": ("loader", "callbacks")}
     for layer in (layer for layer in layers if not layer.packaged):
         kind = layer.config_path.partition("/")[0] if "/" in layer.config_path else "train"
         if lacking := [key for key in wanted.get(kind, ()) if key not in config]:

@@ -174,7 +174,8 @@ class Composer:
                 with _hydra(self._primary) as loader:
                     selection = self._compose(loader, chosen, with_preset=with_preset)
             except RecursionError as error:
-                raise ConfigError(f"the defaults lists of {self._path} include each other in a circle") from error
+                way_out = "include each other in a circle, or a block is nested too deeply"
+                raise ConfigError(f"the files of {self._path} {way_out}") from error
             except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
                 raise ConfigError(self._mistyped_group(settings) or self._rewritten(error)) from error
             if any(layer.label.startswith(OF_STORE) for layer in selection.layers):
@@ -299,6 +300,8 @@ class Composer:
         near = f" (did you mean '{meant}'?)" if meant else did_you_mean(option, options)
         if self._path.has_yml(f"{group}/{option}"):
             near = f": {group}/{option}.yml is not read, as config files end in .yaml"
+        if option in options:
+            near = f": {group}/{option}.yaml is no file that can be read"
         if group == "env" and GYM_ID.fullmatch(option):
             near += f"; an id of Gymnasium is given by env.id={option}"
         return f"there is no '{option}'" + (near or f"; there are {', '.join(options) or 'none'}")

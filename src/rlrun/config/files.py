@@ -8,7 +8,7 @@ import yaml
 
 from rlrun.core.errors import ConfigError
 
-DEEPEST = 100  # a config is nested so deep at most
+DEEPEST = 60  # a config is nested so deep at most
 LARGEST = 50_000  # and has so many nodes, each as often as an alias repeats it
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser is ten times as fast

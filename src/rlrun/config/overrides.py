@@ -166,6 +166,9 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None
         _find(config, override, groups)
     if override.sign != "~":
         _require_keys(config, override, groups)
+    is_block = isinstance(functools.reduce(child, split(override.key), plain(config)), dict)
+    if is_block and isinstance(override.value, list):
+        raise ConfigError(f"{override.key}: wanted keys with values, got a list")
     try:
         if override.sign == "~":
             _delete(config, override)

@@ -48,6 +48,8 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
     """
     key, last = ".".join(path), path[-1]
     inner = [*value] if isinstance(value, Mapping) else [f"{last}={value if isinstance(value, str) else shown(value)}"]
+    if last.startswith("_"):  # of every part
+        return near
     if meant := _mistyped(path, tree):
         return f" (did you mean '{meant}'?)"
     groups = CHOICES[1:] if _exists("algorithm.horizon", tree) else CHOICES  # rollouts stay

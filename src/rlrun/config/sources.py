@@ -20,6 +20,7 @@ from rlrun.config.build import register_resolvers
 from rlrun.config.files import one_line, read_yaml
 from rlrun.config.places import ConfigFolder
 from rlrun.config.reading import admit_all_resolvers
+from rlrun.config.schema import shown
 from rlrun.core.errors import ConfigError
 
 OURS = "rlrun"  # the folder of a config path that leads to the packaged files
@@ -106,6 +107,9 @@ def _own(path: Path, config_path: str) -> Any:
         ConfigError: naming the file.
     """
     content = read_yaml(path, str(path))
+    for key, kind, wanted in (("defaults", list, "a list"), ("hydra", dict, "keys"), ("sweep", dict, "keys")):
+        if content.get(key) is not None and not isinstance(content[key], kind):
+            raise ConfigError(f"{path}: {key}: wanted {wanted}, got {shown(content[key])}")
     register_resolvers(content)
     admit_all_resolvers(content)  # another person may have chosen the file
     for item in content.get("defaults") or () if isinstance(content.get("defaults"), list) else ():

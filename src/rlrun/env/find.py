@@ -162,7 +162,7 @@ def construct(place: str, creator: Callable[..., Any], kwargs: dict[str, Any]) -
     """
     accepted = _signature(creator).parameters
     if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values()):
-        for name in kwargs:
+        for name in map(str, kwargs):
             if name not in accepted:
                 raise BuildError(f"env.kwargs.{name}: {place} takes no such argument{did_you_mean(name, accepted)}")
     missing = [

@@ -5,6 +5,7 @@ a name, `default`, `orthogonal`, `xavier` or `normal`, or such a function.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -187,14 +188,20 @@ def _layers(
         yield activation_module(activation)
 
 
-def as_numbers(kinds: Iterable[str]) -> str:
-    """Return how a module reads observations of these types, as the end of a message; "" for float32 alone."""
-    kinds = {*kinds} - {"float32"}
+_OF_TYPES = re.compile(r"dtype|scalar type|\btype \(|\b(Byte|Char|Short|Int|Long|Bool|Double)\b|not implemented for")
+
+
+def as_numbers(reason: str, shapes: Iterable[tuple[str, Sequence[int]]]) -> str:
+    """Return what a module is called with, and how it reads inputs of other types, as the end of a message.
+
+    reason: why it failed; shapes: the type and the shape of each input, with "B" for the number of rows.
+    """
+    entries = [(dtype, ", ".join(("B", *map(str, shape)))) for dtype, shape in shapes]
+    gets = "; it gets " + " and ".join(f"{dtype} [{sizes}]" for dtype, sizes in entries)
+    kinds = {dtype for dtype, _ in entries} if _OF_TYPES.search(reason) else {}
     if "uint8" in kinds:
-        return "; images come as uint8: x.float() / 255 in its forward makes them numbers"
-    return f"; observations come as {', '.join(sorted(kinds))}: x.float() in its forward makes them numbers" * bool(
-        kinds
-    )
+        return f"{gets}: x.float() / 255 in its forward makes numbers of images"
+    return gets + ": x.float() in its forward makes numbers of these" * bool({*kinds} - {"float32"})
 
 
 @contextmanager
@@ -230,7 +237,7 @@ def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
         if any(isinstance(tree, dict) for tree in inputs):
             reason = f"it gets a dict of tensors, which encoder=auto or flat makes one row ({reason})"
         tensors = [tensor for tensor in inputs if isinstance(tensor, Tensor)]
-        hint = as_numbers(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+        hint = as_numbers(reason, [(str(x.dtype).removeprefix("torch."), x.shape[1:]) for x in tensors]) * bool(tensors)
         if any(tensor.dim() == 1 for tensor in tensors):
             hint = "; a state of a Discrete space comes as its number, int64 [B], for torch.nn.Embedding or one_hot"
         raise ConfigError(f"{place}: {name} does not fit: {reason}{hint}") from error

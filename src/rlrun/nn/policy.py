@@ -208,7 +208,10 @@ class Policy(Remembering):
             wanted[count + codec.continuous] = f"with {codec.continuous} log_std behind the means"
         require_outputs(self.trunk.size, wanted, layers)
         with probing(self):  # another number of rows than outputs, so that one is not taken for the other
-            self.trunk(zeros(spaces.observation, self.trunk.size + 1))
+            rows = self.trunk(zeros(spaces.observation, self.trunk.size + 1))
+        logits = rows[:, self.trunk.size - value - codec.width : self.trunk.size - value]
+        if any(is_distribution(part) for part in logits.split(codec.branches, -1)):
+            raise ConfigError("layers: the module gives probabilities, wanted logits: leave the softmax out")
         spread: Spread = "free" if self.trunk.size == count else "observation"
         return ActionHead(spaces, None, spread=spread, **options)
 
@@ -239,6 +242,11 @@ class Policy(Remembering):
     def mode(self, observation: Tree) -> Tree:
         """Return the action tree without noise: tanh of the mean, the most likely choices."""
         return self.head.mode(self.heads(observation))
+
+
+def is_distribution(rows: Tensor) -> bool:
+    """Return True if each row [B, K] of several choices looks like probabilities: no negative one, and their sum 1."""
+    return rows.shape[-1] > 1 and bool((rows >= 0).all() and ((rows.sum(-1) - 1).abs() < 1e-4).all())
 
 
 class Temperature(nn.Module):

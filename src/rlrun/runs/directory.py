@@ -309,7 +309,7 @@ class RunDir:
 
 def is_run(path: Path) -> bool:
     """Return True if a folder is a run's."""
-    return (path / "manifest.json").is_file() and (path / "config.yaml").is_file()
+    return (path / "manifest.json").is_file() and os.path.lexists(path / "config.yaml")
 
 
 def runs_beneath(path: Path) -> list[RunDir]:

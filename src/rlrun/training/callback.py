@@ -47,6 +47,8 @@ def derive(kind: Any) -> str:
     if not inspect.isclass(kind) or issubclass(kind, Callback):
         return ""
     bases = "rlrun.training.callback.Callback (docs/extending.md), or a loss from rlrun.callbacks.LossCallback"
+    if issubclass(kind, dict):
+        return "; it has no `_target_`: a callback that is null is off, and its keys alone do not make it"
     return f"; it is no callback: derive it from {bases} (docs/new_algorithm.md)"
 
 
