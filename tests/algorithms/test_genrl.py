@@ -179,7 +179,7 @@ def test_preceding_actions_are_no_prior(latent):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("init.networks.vae=../expert",), "expert/.* has no part 'networks.vae'"),
+        (("init.networks.vae=../expert",), "expert/.* has no networks.vae; it has"),
         (("init.networks.vae=../vae", "algorithm.latent=3"), r"\[4, 8\] there, \[6, 8\] here.*; init.strict=false"),
         (("init.networks.vae=../vae", "algorithm.condition=null"), r"not fit: .*\[8, 6\] there, \[8, 2\] here"),
         (("init.networks.vae=../nowhere",), "^init.networks.vae: .*nowhere does not exist"),

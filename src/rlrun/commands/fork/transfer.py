@@ -42,8 +42,8 @@ class Taken(NamedTuple):
     key: str  # of `init`
     run: str  # as the config has it
     prefix: str  # the name of `key` in that run; empty for all parts
-    part: str  # name of the part in that run; empty if only some of its entries are taken
-    name: str  # full name of the entry in that run
+    part: str  # the part's name in that run; empty if only some of its entries are taken
+    name: str  # the entry's full name in that run
 
 
 class Source(NamedTuple):
@@ -114,6 +114,7 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful]) -> Fork | None:
     taken = _choose(init, own)
     sources = _read(taken)
     values: dict[str, dict[str, Any]] = {}  # part -> entry -> value that fits
+    loaded: dict[str, list[str]] = {run: [] for run in sources}
     left: dict[str, str] = {}  # what stays at its initial values -> why
     for path, entries in sorted(taken.items(), key=lambda item: not isinstance(parts[item[0]], nn.Module)):
         part, first = parts[path], next(iter(entries.values()))
@@ -123,37 +124,48 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful]) -> Fork | None:
             continue
         whys = {name: _misfit(part, name, own[path][name], value) for name, value in there.items()}
         misfits = {_full(path, name): why for name, why in whys.items() if why}
-        if strict:
-            state = sources[first.run].states.get(first.part, {}) if isinstance(part, nn.Module) else {}
+        if strict and isinstance(part, nn.Module):
+            state = sources[first.run].states.get(first.part, {})
             misfits |= {_full(path, name): "not here" for name in state if name not in own[path]}
         if strict and misfits:
             names = _some([f"{name} ({why})" for name, why in misfits.items()])
             way_out = "init.strict=false leaves these at their initial values"
             raise ConfigError(f"init.{first.key}: {sources[first.run].place} does not fit: {names}; {way_out}")
         left |= misfits
-        fitting = {name: value for name, value in there.items() if not whys[name]}
-        if fitting and (isinstance(part, nn.Module) or not misfits):  # other states are loaded whole
-            values[path] = fitting
-    _require_met(taken, values, left, sources)
-    networks = [path for path in values if isinstance(parts[path], nn.Module)]
+        if misfits and not isinstance(part, nn.Module):  # another state is loaded as a whole
+            continue
+        values[path] = {name: value for name, value in there.items() if not whys[name]}
+        for run in dict.fromkeys(entries[name].run for name in values[path]):
+            count = sum(entries[name].run == run for name in values[path])
+            remarks = [f"{first.part} there"] if first.part not in ("", path) else []
+            remarks += [f"{count} of {len(own[path])}"] if count < len(own[path]) else []
+            loaded[run].append(path + (f" ({', '.join(remarks)})" if remarks else ""))
     tables = [path for path in values if isinstance(parts[path], Table)]
+    networks = [path for path in values if isinstance(parts[path], nn.Module)]
     for path in networks:
         _load(path, parts[path], values[path], own[path])
     for part in parts.values():
         if isinstance(part, TargetCallback):
             part.catch_up()
-    for path in (*(values.keys() - {*networks, *tables}), *tables):
-        _load(path, parts[path], values[path], own[path])
-    for part in parts.values():
         if isinstance(part, MemoryImport) and part.sources and any(parts[path] is part.table for path in tables):
             part.load_state_dict(part.state_dict() | {"taken_in": True})
             left["memory.import"] = "the memory is that of another run"
-    lines = [_line(source, text, taken, values, own, parts) for text, source in sources.items()]
+    for path in values:
+        if path not in networks:
+            _load(path, parts[path], values[path], own[path])
+    lines, lineage = [], []
+    for run, (directory, place, about, _) in sources.items():
+        came = {"env_steps": about.env_steps, "updates": about.updates}
+        steps = f"{about.env_steps or 0:,} env steps, {about.updates or 0:,} updates"
+        lines.append(f"starts from {place} ({steps}): {', '.join(loaded[run]) or 'nothing'}")
+        with open(place / storage.MANIFEST, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        keys = {entry.key: entry.prefix for entries in taken.values() for entry in entries.values() if entry.run == run}
+        lineage.append({"run": str(directory.path), "checkpoint": str(place), **came, "digest": digest, "init": keys})
     if left:
         lines.append(f"initial values: {', '.join(f'{name} ({why})' for name, why in left.items())}")
     for line in lines:
         _messages.info("%s", line)
-    lineage = [_lineage(source, text, taken) for text, source in sources.items()]
     return Fork(lineage if len(lineage) > 1 else lineage[0], lines)
 
 
@@ -201,20 +213,25 @@ def _read(taken: Mapping[str, Mapping[str, Taken]]) -> dict[str, Source]:
     """Read the runs that parts come from; a damaged newest checkpoint is skipped, one that was named is not.
 
     Raises:
-        RunDirError: a run or a checkpoint is missing or damaged.
+        RequestError: a run, a checkpoint or a part is missing, or is damaged.
     """
-    entries = [entry for of_part in taken.values() for entry in of_part.values()]
+    by_key: dict[str, list[Taken]] = {}
+    for entries in taken.values():
+        for entry in entries.values():
+            by_key.setdefault(entry.key, []).append(entry)
     sources: dict[str, Source] = {}
-    for text in dict.fromkeys(entry.run for entry in entries):
-        names = {entry.name for entry in entries if entry.run == text}
+    for key, (entry, *_) in by_key.items():
+        if entry.run in sources:
+            continue
+        names = {other.name for group in by_key.values() for other in group if other.run == entry.run}
         try:
-            run, which = find(text)
+            run, which = find(entry.run)
             places = [run.checkpoint(which)] if which else run.newest_first()
             for number, place in enumerate(places):
                 try:
                     about = storage.read_manifest(place)
                     wanted = [part for part in about.parts if any(_within(name, part) for name in names)]
-                    sources[text] = Source(run, place, about, storage.load(place, wanted))
+                    sources[entry.run] = Source(run, place, about, storage.load(place, wanted))
                     break
                 except RunDirError as error:
                     if number + 1 == len(places):
@@ -223,8 +240,19 @@ def _read(taken: Mapping[str, Mapping[str, Taken]]) -> dict[str, Source]:
             else:
                 raise RunDirError(f"{run.path} has no checkpoint yet")
         except RunDirError as error:
-            key = next(entry.key for entry in entries if entry.run == text)
             raise RunDirError(f"init.{key}: {error}") from error
+    for key, group in by_key.items():
+        source, prefix = sources[group[0].run], group[0].prefix
+        if any(source.lookup(entry.name) is not None for entry in group):
+            continue
+        there, state = source.about.parts, source.lookup(prefix)
+        if isinstance(state, Mapping):
+            lacking = _some([entry.name.removeprefix(f"{prefix}.") for entry in group])
+            raise ConfigError(f"init.{key}: {prefix} of {source.place} has no {lacking}; it has {_some([*state])}")
+        lacking = _some([*dict.fromkeys(entry.part or prefix for entry in group)])
+        within = [part for part in there if _within(part, prefix)]
+        near = (not within and did_you_mean(prefix, there)) or f"; it has {_some(within or there)}"
+        raise ConfigError(f"init.{key}: {source.place} has no {lacking}{near}; RUN:NAME takes a part of another name")
     return sources
 
 
@@ -295,37 +323,6 @@ def _moments(optimizer: torch.optim.Optimizer, number: int) -> dict[str, Any]:
     return dict(trial.state[trial_parameter])
 
 
-def _require_met(
-    taken: Mapping[str, Mapping[str, Taken]],
-    values: Mapping[str, Mapping[str, Any]],
-    left: Mapping[str, str],
-    sources: Mapping[str, Source],
-) -> None:
-    """Refuse a key of `init` that loads nothing, with a ConfigError that says what there is."""
-    by_key: dict[str, dict[str, Taken]] = {}
-    for path, entries in taken.items():
-        for name, entry in entries.items():
-            by_key.setdefault(entry.key, {})[_full(path, name)] = entry
-    loaded = {taken[path][name].key for path, entries in values.items() for name in entries}
-    for key, wanted in by_key.items():
-        if key in loaded:
-            continue
-        entry = next(iter(wanted.values()))
-        place, prefix, there = sources[entry.run].place, entry.prefix, sources[entry.run].about.parts
-        if misfits := [f"{name} ({left[name]})" for name in wanted if left.get(name, "not there") != "not there"]:
-            raise ConfigError(f"init.{key}: {place} does not fit: {_some(misfits)}")
-        within = [part for part in there if not prefix or _within(part, prefix)]
-        parts = [path for path in taken if any(entry.key == key for entry in taken[path].values())]
-        if not within and not any(_within(prefix, part) for part in there):
-            near = did_you_mean(prefix, there) or f"; it has {_some(there)}"
-            raise ConfigError(f"init.{key}: {place} has no part '{prefix}'{near}")
-        if isinstance(state := sources[entry.run].lookup(prefix), Mapping):
-            holds = _some([_full(prefix, name) for name in state])
-            raise ConfigError(f"init.{key}: {place} has nothing for {_some([*wanted])}; it has {holds}")
-        way_out = "PART: RUN:NAME takes a part that has another name there"
-        raise ConfigError(f"init.{key}: {place} has no {_some(parts)}; it has {_some(within or [prefix])}; {way_out}")
-
-
 def _load(path: str, part: Stateful, values: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Load values into a part; learning rates and other settings of an optimizer stay its own.
 
@@ -342,43 +339,6 @@ def _load(path: str, part: Stateful, values: Mapping[str, Any], own: Mapping[str
             cut_off(part)  # open episodes belong to the other run
     except Exception as error:
         raise RunDirError(f"init: {path} does not fit: {explain(error)}; init.{path}=null leaves it out") from error
-
-
-def _line(
-    source: Source,
-    text: str,
-    taken: Mapping[str, Mapping[str, Taken]],
-    values: Mapping[str, Mapping[str, Any]],
-    own: Mapping[str, Mapping[str, Any]],
-    parts: Mapping[str, Stateful],
-) -> str:
-    """Return which parts come from a checkpoint; with their names there, and how much of them, if these differ."""
-    names = []
-    for path, fitting in values.items():
-        entries = [taken[path][name] for name in fitting if taken[path][name].run == text]
-        remarks = [f"{len(part):,} transitions"] if isinstance(part := parts[path], Table) else []
-        if entries and entries[0].part not in ("", path):
-            remarks.append(f"{entries[0].part} there")
-        if len(entries) < len(own[path]):
-            remarks.append(f"{len(entries)} of {len(own[path])}")
-        names += [path + (f" ({', '.join(remarks)})" if remarks else "")] if entries else []
-    steps, updates = source.about.env_steps or 0, source.about.updates or 0
-    return f"starts from {source.place} ({steps:,} env steps, {updates:,} updates): {', '.join(names)}"
-
-
-def _lineage(source: Source, text: str, taken: Mapping[str, Mapping[str, Taken]]) -> dict[str, Any]:
-    """Return what the manifest says of a parent."""
-    entries = [entry for of_part in taken.values() for entry in of_part.values() if entry.run == text]
-    with open(source.place / storage.MANIFEST, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {
-        "run": str(source.run.path),
-        "checkpoint": str(source.place),
-        "env_steps": source.about.env_steps,
-        "updates": source.about.updates,
-        "digest": digest,
-        "init": {entry.key: entry.prefix for entry in entries},
-    }
 
 
 def _within(name: str, prefix: str) -> bool:
