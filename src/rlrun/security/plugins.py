@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,14 @@ def _entries() -> list[Plugin]:
 
 def _installations() -> tuple[tuple[str, int], ...]:
     """Return a stamp that changes with the installed packages; reading them all takes ten times as long."""
-    return tuple((place, os.stat(place).st_mtime_ns) for place in sys.path if os.path.isdir(place))
+    stamps = ((place, os.stat(place).st_mtime_ns) for place in sys.path if os.path.isdir(place))
+    return tuple(stamp for stamp in stamps if _holds_packages(*stamp))
+
+
+@lru_cache(1024)
+def _holds_packages(place: str, changed: int) -> bool:
+    """Return True if a folder has metadata of packages; most of those that users stand in have none."""
+    return any(name.endswith((".dist-info", ".egg-info", ".egg")) for name in os.listdir(place))
 
 
 def _located(plugin: Plugin) -> Plugin:
