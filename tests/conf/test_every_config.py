@@ -1,26 +1,21 @@
-"""Every file in conf/ composes, is read completely, and runs."""
+"""Every file in conf/ composes and is read completely; tests/resume/test_completeness.py runs them."""
 
 import importlib.util
-import json
 import re
 import shlex
 from pathlib import Path
 
 import hydra
 import pytest
-from handbook.metrics import meaning
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 from tests.configs import env_of
-from tests.short import SMALL, shrink
 
-from rlrun import train
 from rlrun.collect import Collector, RandomAgent
 from rlrun.config import compose, replaced, unread
 from rlrun.config.build import Builder
 from rlrun.config.interpolation import plain
 from rlrun.config.places import packaged_dir
-from rlrun.core.errors import MissingExtra
 from rlrun.memory import Table, files
 
 CONF = packaged_dir()
@@ -150,27 +145,14 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None
 
 
 @pytest.mark.parametrize("file", RUN)
-def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
-    overrides = overrides_of(file)
-    provide(overrides)
-    composed = shrink(compose(overrides), SMALL)
+def test_a_file_composes_and_is_read_completely(file):
+    composed = compose(overrides_of(file))
     encoder = {f"encoder.{key}" for key in ("_target_", "_partial_", "_apart_")}
     idle = {"optimizer"} | encoder if file in UNTRAINED else set()
     idle |= {f"algorithm.temperature.{key}" for key in ("target", "share") if file == "with/entropy_target"}
     idle |= {"env", "memory", "spaces"} if composed.config.env is None else set()
     idle |= {"encoder", "seeds"} if file in DENSITIES else set()
     assert set(unread(composed.config)) == idle
-    if (extra := missing_extra(file)) is not None:
-        with pytest.raises(MissingExtra, match=rf"\[{extra}\]'"):
-            train(composed, run_dir=tmp_path / "run")
-        assert list(tmp_path.iterdir()) == []
-        return
-    summary = train(composed, run_dir=tmp_path / "run").summary
-    judged = summary["evaluation"]["episodes"] if summary["evaluation"] else bool(summary.get("validation"))
-    assert (summary["status"], summary["updates"], judged) == ("completed", 3, file not in DENSITIES)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    written = {name for line in lines for name in json.loads(line)}
-    assert [name for name in written if "/" in name and not meaning(name)] == []  # docs/metrics.md says what each is
 
 
 @pytest.mark.parametrize("file", PAIRS)

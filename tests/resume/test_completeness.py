@@ -1,4 +1,4 @@
-"""Nothing that training changes is forgotten: all that a trainer reaches is the same, resumed or not."""
+"""Every file of conf/ runs, and nothing that training changes is forgotten: resumed or not, a trainer is the same."""
 
 import json
 import random
@@ -8,12 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.short import AT, RESUMED, shrink
+from handbook.metrics import meaning
+from tests.conf.test_every_config import DENSITIES, RUN, missing_extra, overrides_of, provide
+from tests.short import AT, RESUMED, SMALL, shrink
 
+from rlrun import train
 from rlrun.callbacks.target import TargetCallback
 from rlrun.config import compose
+from rlrun.core.errors import MissingExtra
 
-from .every import FILES, ONE_ENV, small
+from .every import FILES, FULL, ONE_ENV, small
 from .reach import differences
 from .twins import assert_exact, records, twins, walk
 
@@ -28,6 +32,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None) -> N
 @pytest.mark.parametrize(("file", "envs"), [*((file, 3) for file in FILES), *((file, 1) for file in SINGLE)])
 def test_a_resumed_run_is_the_one_that_never_stopped(file, envs, tmp_path):
     assert_exact(small(file, envs=envs), tmp_path, at=AT)
+    assert_judged(file, tmp_path / "whole", updates=FULL["stop.updates"] if file.startswith("memory/") else 24)
+
+
+@pytest.mark.parametrize("file", [file for file in RUN if file not in FILES])
+def test_what_is_resumed_in_another_run_runs(file, tmp_path):
+    overrides = overrides_of(file)
+    provide(overrides)
+    composed = shrink(compose(overrides), SMALL)
+    if (extra := missing_extra(file)) is None:
+        train(composed, run_dir=tmp_path / "run")
+        assert_judged(file, tmp_path / "run", updates=3)
+        return
+    with pytest.raises(MissingExtra, match=rf"\[{extra}\]'"):
+        train(composed, run_dir=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def assert_judged(file, run, *, updates):
+    """Require that a run was completed and evaluated, and that docs/metrics.md says what each of its metrics is."""
+    summary = json.loads((run / "summary.json").read_text())
+    judged = summary["evaluation"]["episodes"] if summary["evaluation"] else bool(summary.get("validation"))
+    assert (summary["status"], summary["updates"], bool(judged)) == ("completed", updates, file not in DENSITIES)
+    assert [name for record in records(run) for name in record if "/" in name and not meaning(name)] == []
 
 
 @pytest.mark.parametrize("seeded", [False, True])
