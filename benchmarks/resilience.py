@@ -13,17 +13,14 @@ import importlib.util
 import json
 import os
 import random
-import shutil
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.cli import attacks
 from tests.forked import Child, start
 from tests.identical import compare, differing
 from tests.resume.kills import APPROXIMATE, CELLS, DELAY, EXTRAS, Stuck, torment
@@ -34,7 +31,6 @@ from rlrun.core.errors import RlrunError
 
 KILLS = 20  # of a cell
 PARTS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # what is no cell
-    "attacks": lambda kills, workers: attacks_held(),
     "leaving": lambda kills, workers: leaving.one_cell(times=kills, workers=workers),
 }
 
@@ -61,42 +57,6 @@ def measure(names: list[str] | None = None, *, kills: int = KILLS, workers: int 
     results = {name: PARTS[name](kills, workers) for name in names if name in PARTS}
     with ThreadPoolExecutor(workers) as pool:
         return results | dict(zip(cells, pool.map(lambda name: one_cell(name, kills=kills), cells), strict=True))
-
-
-def attacks_held() -> dict[str, Any]:
-    """Try every attack on every command; return how many were refused, and what went wrong with the others."""
-    begun, wrong, count = time.perf_counter(), dict[str, Any](), Counter[str]()
-    where = Path.cwd()
-    with TemporaryDirectory() as place:
-        folder = Path(os.path.realpath(place))
-        os.chdir(folder)
-        try:
-            honest = attacks.train(folder)
-            for name, attack in attacks.ATTACKS.items():
-                for command in attack.commands:
-                    project = folder / f"{count.total()}"
-                    project.mkdir()
-                    os.chdir(project)
-                    attacks.prepare(project, attack, honest)
-                    trial = attacks.attempt(attack, command, project)
-                    count[attack.shape] += 1
-                    if trial.faults:
-                        wrong[f"{name}, {command}"] = {"faults": trial.faults, "line": trial.line}
-                        print(f"{name}, {command}: {'; '.join(trial.faults)}: {trial.line}", flush=True)
-                    os.chdir(folder)
-                    shutil.rmtree(project)
-        finally:
-            os.chdir(where)
-    seconds = round(time.perf_counter() - begun, 1)
-    print(f"attacks: {count.total() - len(wrong)} of {count.total()} refused", flush=True)
-    return {
-        "passed": not wrong,
-        "attacks": len(attacks.ATTACKS),
-        "commands": list(attacks.COMMANDS),
-        "trials": dict(count),
-        "wrong": wrong,
-        "wall_seconds": seconds,
-    }
 
 
 def one_cell(name: str, *, kills: int) -> dict[str, Any]:

@@ -76,11 +76,7 @@ def ledger(result: dict[str, Any]) -> Lines:
 
 
 def resilience(result: dict[str, Any]) -> Lines:
-    """Runs that were killed, against uninterrupted ones; then attacks by untrusted runs."""
-    attacked, result = (
-        attacks(result.get("attacks")),
-        {name: cell for name, cell in result.items() if name != "attacks"},
-    )
+    """Runs that were killed, against uninterrupted ones."""
     groups = list(dict.fromkeys(group for cell in result.values() for group in cell.get("identical", ())))
     heads = [
         "run",
@@ -113,23 +109,7 @@ def resilience(result: dict[str, Any]) -> Lines:
         "ended with exit code 1 and a line that names the process and the cause."
     )
     overrides = [f"* {name}: `{' '.join(cell['words'])}`" for name, cell in result.items()]
-    return [how, "", *table(heads, rows), "", *overrides, *attacked]
-
-
-def attacks(result: dict[str, Any] | None) -> Lines:
-    """Attacks by overrides and configs of untrusted runs."""
-    if result is None:
-        return []
-    how = (
-        f"{result['attacks']} attacks by overrides and configs of untrusted runs and sweeps, each on those commands of "
-        f"{', '.join(f'`{command}`' for command in result['commands'])} that it concerns. An attack failed if the "
-        "command ended with exit code 2 and one line, no code of the run was executed, no file outside the config "
-        "folders was read, no file of the user was changed, and no secret was printed. A job of a sweep is tried in "
-        f"the process that runs it. {verdict(result)}, {result['wall_seconds']:.0f} s, {result['machine']['date']}."
-    )
-    rows = [[shape, str(count)] for shape, count in result["trials"].items()]
-    wrong = [f"* {name}: {'; '.join(trial['faults'])}" for name, trial in result["wrong"].items()]
-    return ["", how, "", *table(["shape", "trials"], rows), *wrong]
+    return [how, "", *table(heads, rows), "", *overrides]
 
 
 def sweeps(result: dict[str, Any]) -> Lines:

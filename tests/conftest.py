@@ -23,7 +23,6 @@ SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` le
     *("memory/test_samplers.py", "docs/test_handbook.py", "conf/test_every_config.py"),
     *(f"../benchmarks/tests/test_{name}.py" for name in ("cost", "memory", "outcomes")),
     *("commands/test_train.py", "collect/test_async.py", "cli/test_async.py", "checkpointing/test_crashes.py"),
-    "cli/test_hostile.py",
 }
 
 
@@ -70,6 +69,15 @@ def quick_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         patch.setattr(sqlite3, "connect", quick)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs of tests are remembered among themselves, not in the folder of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.delenv("RLRUN_TRUST", raising=False)
         yield
 
 

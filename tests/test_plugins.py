@@ -16,10 +16,9 @@ from tests.command import forget
 import rlrun
 from rlrun.analysis import doctor
 from rlrun.analysis.doctor.imports import try_imports
-from rlrun.config import choices, compose
+from rlrun.config import choices, compose, plugins
 from rlrun.core.errors import BuildError, ConfigError
 from rlrun.devtools import init as scaffold
-from rlrun.security import plugins
 
 PAGE = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
 TINY = ("algorithm.hidden=[8,8]", "algorithm.warmup_steps=20", "stop.env_steps=40", "evaluation.every=0", "logger=[]")
@@ -91,7 +90,7 @@ def test_a_function_of_an_installed_package_is_a_resolver(install, tmp_path):
     assert "numbered" in sys.modules
     result = rlrun.train(line, run_dir=tmp_path / "run")
     assert result.config.algorithm.n_step == 4
-    assert rlrun.resume(tmp_path / "run", ["stop.env_steps=60"]).summary["env_steps"] == 60  # trusted as installed
+    assert rlrun.resume(tmp_path / "run", ["stop.env_steps=60"]).summary["env_steps"] == 60
     with pytest.raises(BuildError, match=r"resolvers\.thrice: numbered\.absent"):
         compose([*line, "seed=${thrice:2}"])
     own = [*line, "resolvers.twice=operator.neg", "algorithm.n_step=3", "seed=1", "notes.x='${twice:${seed}}'"]
@@ -108,17 +107,8 @@ def test_to_be_installed_is_all(monkeypatch, tmp_path):
     assert choices("env")["catch"] == "A ball falls, a paddle catches it"
     result = rlrun.train(["algorithm=dueling", "env=catch", *TINY], run_dir=tmp_path / "run")
     assert type(result.trainer.callbacks["q_loss"].network).__module__ == "walker.network"
-    # its classes are trusted when the run is looked at from anywhere
     assert len(rlrun.evaluate(tmp_path / "run", episodes=2).returns) == 2
     assert rlrun.resume(tmp_path / "run", ["stop.env_steps=60"]).summary["env_steps"] == 60
-
-
-@pytest.mark.usefixtures("walker")
-def test_its_code_is_trusted_only_while_it_is_installed(tmp_path, site):
-    rlrun.train(["algorithm=dqn", "env=catch", *TINY], run_dir=tmp_path / "run")
-    shutil.rmtree(site / "walker-0.1.0.dist-info")
-    with pytest.raises(BuildError, match=r"walker\.environment\.Catch comes with the run and is not trusted"):
-        rlrun.evaluate(tmp_path / "run", episodes=1)
 
 
 @pytest.mark.usefixtures("walker")
@@ -241,8 +231,3 @@ def test_a_file_that_asks_for_what_is_not_there_is_told_where_it_is_chosen(insta
     assert compose(["algorithm=dqn", "env=cartpole"]).preset
     with pytest.raises(ConfigError, match="its defaults name 'env/nowhere'"):
         compose(["algorithm=dqn", "env=odd"])
-
-
-def test_an_entry_widens_no_trust_in_packages_of_others(install):
-    install("greedy", "torch=torch.hub", "python=subprocess", "ours=rlrun", "own=greedy.inner", conf__env__x="# X\n")
-    assert plugins.packages() == ["greedy"]

@@ -5,10 +5,17 @@ from typing import Any
 
 import pytest
 from benchmarks import asynchronous, claims, page, process, startup
-from tests.conftest import pytest_make_collect_report, pytest_runtest_makereport, quick_disk, quick_imports
+from tests.conftest import (
+    pytest_make_collect_report,
+    pytest_runtest_makereport,
+    quick_disk,
+    quick_imports,
+    state_folder,
+)
 from tests.forked import Forked
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "quick_disk", "quick_imports"]
+__all__ += ["state_folder"]
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rlrun.core.clock import timed as timed
     from rlrun.devtools.init import init as init
     from rlrun.export.making import export_onnx as export_onnx
+    from rlrun.runs.trust import trust as trust
     from rlrun.training.metrics import Histogram as Histogram
     from rlrun.training.metrics import Image as Image
     from rlrun.training.metrics import Text as Text
@@ -54,6 +55,7 @@ _HOMES = {
     "schema": "commands.schema",
     "timed": "core.clock",
     "train": "commands.train",
+    "trust": "runs.trust",
     "upload": "commands.upload",
     "why": "analysis.why",
 }

@@ -355,7 +355,7 @@ def test_a_resumed_run_has_the_metrics_of_the_one_that_never_stopped(envs, tmp_p
         assert records(whole)[-1].keys() >= {"episode/path/q05", "distribution/success/q95"}
         return
     copy_as_killed(whole.path, killed.path, at=80)
-    rlrun.resume(killed.path, trust=["own_walk"])
+    rlrun.resume(killed.path)
     same = compare(whole.path, killed.path)
     assert all(same.values()), (same, differing(whole.path, killed.path))
     last = records(whole)[-1]

@@ -21,7 +21,6 @@ from rlrun.core.clock import Spent
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError
 from rlrun.runs.files import duration
 from rlrun.runs.progress import line, where_time_goes
-from rlrun.security import trust
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.metrics import to_host
 
@@ -352,25 +351,7 @@ def test_wandb_offline_draws_no_number(run, capfd):
     assert (settings.disable_code, settings.disable_git) == (True, True)
 
 
-@pytest.mark.parametrize(
-    ("typed", "given", "mode"),
-    [
-        ({}, "online", "offline"),
-        ({"stop.env_steps": 60}, None, "offline"),
-        ({}, "disabled", "disabled"),
-        ({"logger": ["terminal"]}, "online", "offline"),
-        ({"logger": ["wandb"]}, None, "online"),
-        ({"logger": ["wandb"]}, "run", "offline"),
-        ({"logger": [{"wandb": {"mode": "online"}}]}, "online", "online"),
-    ],
-)
-def test_untrusted_run_sends_nothing_unasked(typed, given, mode, monkeypatch, caplog):
-    monkeypatch.setenv("WANDB_MODE", "online")
-    with trust.limited(typed=typed):
-        sink = Wandb(mode=given)
-    assert sink._mode == mode
-    assert ("logger wandb stays offline" in caplog.text) == (mode == "offline")
-    assert Wandb(mode="online")._mode == "online"
+def test_an_unknown_mode_of_wandb_is_refused():
     with pytest.raises(ConfigError, match=r"logger\.wandb\.mode: wanted one of offline, online, .*, got 'onlin'"):
         Wandb(mode="onlin")
 

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from tests.callbacks.written import history_of, records_of
 
-from rlrun.callbacks.logging.sinks import Mlflow, Trackio
+from rlrun.callbacks.logging.sinks import Mlflow
 from rlrun.commands.resume import resume
 from rlrun.commands.train import train
 from rlrun.commands.upload import upload
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.progress import values_of
-from rlrun.security import trust
 
 SHORT = [
     *("algorithm=dqn", "env=cartpole", "preset=null", "seed=3", "algorithm.lr=0.002", "algorithm.warmup_steps=20"),
@@ -104,19 +103,6 @@ def opened(tmp_path, with_tables):
     return write
 
 
-@pytest.mark.parametrize(
-    ("typed", "stays"), [({}, True), ({"logger": ["terminal"]}, True), ({"logger": ["mlflow"]}, False)]
-)
-def test_untrusted_run_stays_in_its_folder(typed, stays, opened, tmp_path, monkeypatch, caplog):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/theirs.db")
-    with trust.limited(typed=typed):
-        run = opened(Mlflow(), 10)
-    assert (run / "mlflow" / "mlflow.db").exists() == stays
-    assert {path.name for path in tmp_path.iterdir()} == ({"run"} if stays else {"run", "theirs.db"})
-    assert ("logger mlflow stays in the run's folder" in caplog.text) == stays
-
-
 def test_mlflow_reports_no_usage():
     Mlflow()
     from mlflow.telemetry.utils import is_telemetry_disabled
@@ -153,20 +139,6 @@ def test_trackio_continues_its_run(trackio, tmp_path, capfd):
     assert (session.config["seed"], session.config["algorithm"]["lr"]) == (3, 0.002)
     assert session.name.startswith("algorithm=dqn env=cartpole")
     assert "Uploading" not in capfd.readouterr().out
-
-
-def test_untrusted_run_is_not_added_to_trackio(trackio, opened, tmp_path):
-    project, store = f"theirs-{tmp_path.name}", tmp_path.parent / "trackio"
-    for typed in ({}, {"logger": ["mlflow"]}):
-        with trust.limited(typed=typed):
-            sink = Trackio(project)
-        with pytest.raises(PermissionError, match="it comes with the run; say logger=… again"):
-            opened(sink, 10)
-        assert not (store / f"{project}.db").exists()
-    for typed in ({"logger": ["trackio"]}, {}):  # from then on it is the user's
-        with trust.limited(typed=typed):
-            opened(Trackio(project), 20 if typed else 30)
-    assert [log["step"] for log in logs_of(trackio, project)[1]] == [20, 30]
 
 
 def test_upload_replays_all_records_into_a_new_run(with_tables, tmp_path, monkeypatch):

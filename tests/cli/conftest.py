@@ -1,12 +1,9 @@
 """Short runs by the `rlrun` command."""
 
-import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli import attacks
 
 TINY = (
     *("algorithm.hidden=[8,8]", "algorithm.batch_size=4", "algorithm.warmup_steps=20"),
@@ -22,16 +19,6 @@ def refused(outcome: Any, parts: Iterable[str]) -> None:
     assert outcome.err.count("\n") == 1, outcome
     assert "Traceback" not in outcome.err
     assert [part for part in parts if part not in outcome.err] == [], outcome.err
-
-
-@pytest.fixture(scope="session")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short run that ended well, in a folder of its own; nobody changes it."""
-    folder = tmp_path_factory.mktemp("honest")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "path", list(sys.path))
-        return attacks.train(folder)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def test_return_of_the_best_checkpoint_is_checked(rlrun, least, code):
     assert line.endswith(f", promised at least {least:g} (mean of 20 episodes of the best checkpoint)")
 
 
-def test_what_the_user_may_train_is_trusted_in_the_check(project, write, rlrun, monkeypatch):
+def test_what_the_user_may_train_is_built_in_the_check(project, write, rlrun, monkeypatch):
     write("elsewhere/installed_one.py", f"{IMPORT}\n\nclass Pendulum(PendulumEnv):\n    pass\n")
     write("conf/env/mine.yaml", "defaults: [pendulum]\nid: null\ntarget: installed_one.Pendulum")
     monkeypatch.syspath_prepend(project / "elsewhere")
@@ -33,7 +33,7 @@ def test_what_the_user_may_train_is_trusted_in_the_check(project, write, rlrun, 
     outcomes = [
         rlrun("train", *RUN, *named, *expects, "--run-dir", "typed"),
         rlrun("train", *RUN, "env=mine", *expects, "--run-dir", "file"),
-        rlrun("train", "--from", "typed", "--trust", "installed_one", "stop.env_steps=80", "--expect"),
+        rlrun("train", "--from", "typed", "stop.env_steps=80", "--expect"),
     ]
     assert [(outcome.code, "kept: return" in outcome.out) for outcome in outcomes] == [(0, True)] * 3, outcomes
 

@@ -67,6 +67,7 @@ CALLS = [  # a command, its arguments, and a part of what it prints
     (("schema", "--outputs"), "definitions"),
     (("list",), "cartpole"),
     (("doctor",), "findings"),
+    (("trust", "conf"), "conf"),
     (("init", "catching"), "catching"),
     (("upload", "run", "--to", "mlflow"), "records"),
 ]

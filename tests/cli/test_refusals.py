@@ -136,11 +136,9 @@ VALUES = {
 }
 
 PARTS = {
-    ("resume", "old", "--trust", "torch.load"): ["--trust torch.load is void: no config may name it"],
-    ("train", "--from", "old", "--trust", "no_such_package"): ["there is no module 'no_such_package'"],
     ("train", "--from", "old@70"): ["no checkpoint '70'"],
     ("train", "--from", "nowhere"): ["nowhere does not exist"],
-    ("train", "--trust", "torch"): ["--trust goes with --from"],
+    ("train", "--trust"): ["--trust goes with --from and --sweep-dir"],
     (*DQN, "networks.q._target_=rlrun.algorithms.dqn.QNetwrok"): ["networks.q:", "did you mean", "QNetwork'?"],
     ("train", "algorithm=dqn", "env=pendulum"): ["networks.q:", "DQN", "discrete", "Box[1]", "algorithm=sac"],
     ("train", "algorithm=dqn", "env.id="): ["env.id", "''"],

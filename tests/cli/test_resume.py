@@ -48,7 +48,7 @@ def test_reached_limits_extend_a_run(run, rlrun):
     summary = json.loads(run.summary.read_text()) | {"evaluation": {"mean_return": 5.0, "std_return": 0, "episodes": 1}}
     run.summary.write_text(json.dumps(summary))
     way_out = "; stop.mean_return=… beyond that extends it\n"
-    assert rlrun("resume", "run").err.endswith(way_out)
+    assert rlrun("resume", "run", "--trust").err.endswith(way_out)
     assert rlrun("resume", "run", "stop.env_steps=200").err.endswith(way_out)
 
 

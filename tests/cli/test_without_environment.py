@@ -228,7 +228,7 @@ def test_missing_parts_are_named(encoder, rlrun):
 
 
 def edited(trained, folder, change):
-    """Return a copy of a run, as another person may have changed its config."""
+    """Return a copy of a run with another config."""
     shutil.copytree(trained, folder / "run")
     config = yaml.safe_load((folder / "run" / "config.yaml").read_text())
     change(config)
@@ -236,36 +236,23 @@ def edited(trained, folder, change):
     return folder / "run"
 
 
-def renamed(path):
-    def change(config):
-        config["networks"] = {str(path): config["networks"]["classifier"]}
-        for name in ("classifier", "validation"):
-            config["callbacks"][name]["network"] = f"${{networks[{path}]}}"
-
-    return change
-
-
 @pytest.mark.parametrize("command", ["eval", "export-onnx"])
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        (renamed("made/x"), "there are none"),
         (lambda config: config["callbacks"].update(validation="text"), "no callbacks.validation judges"),
         (lambda config: config.update(callbacks=[]), "callbacks"),
     ],
 )
-def test_hostile_configs_are_refused(change, part, command, trained, rlrun, tmp_path):
+def test_wrong_configs_are_refused(change, part, command, trained, rlrun, tmp_path):
     run = edited(trained, tmp_path, change)
     before = sorted(tmp_path.rglob("*"))
-    refused(rlrun(command, run), [part])
+    refused(rlrun(command, run, "--trust"), [part])
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_names_of_networks_are_no_paths(trained, rlrun, tmp_path):
-    run = edited(trained, tmp_path, renamed(tmp_path / "made" / "x"))
-    refused(rlrun("export-onnx", run), ["there are none"])
+def test_a_wrong_name_of_a_network_is_refused(trained, rlrun):
     refused(rlrun("export-onnx", trained, "--network", "networks.classifier."), ["--network networks.classifier."])
-    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("options", [(), ("--checkpoint", "0000000060-0000000060,best")])
@@ -274,7 +261,7 @@ def test_names_of_metrics_are_printed_without_control_characters(options, traine
         metrics = config["callbacks"]["validation"]["metrics"]
         metrics["a\x07b"] = metrics["accuracy"]
 
-    outcome = rlrun("eval", edited(trained, tmp_path, change), *options)
+    outcome = rlrun("eval", edited(trained, tmp_path, change), "--trust", *options)
     assert (outcome.code, "a?b" in outcome.out, "\x07" in outcome.out) == (0, True, False)
 
 

@@ -25,7 +25,6 @@ from rlrun.core.errors import ConfigError, MissingExtra, WorkerError
 from rlrun.core.schedules import Linear
 from rlrun.memory import Past, ReplayLoader, Rollout, Table
 from rlrun.nn import ActorCritic
-from rlrun.security.trust import limited
 
 from . import probes
 from .probes import labelled
@@ -404,17 +403,6 @@ def test_missing_ray_names_its_extra(monkeypatch):
     env = counting()
     with pytest.raises(MissingExtra, match=r"async.kind=ray needs the package 'ray'.*\[ray\]'"):
         AsyncCollector(env, Constant(), Table(spaces=env.spaces, length=9), kind="ray")
-
-
-@pytest.mark.parametrize(
-    "name", ["links.ProcessLink", "links.ThreadLink", "unroll._Thawer", "links.RayLink", "links.Host"]
-)
-def test_untrusted_config_starts_no_worker(name):
-    from rlrun.config.build import Builder
-    from rlrun.core.errors import BuildError
-
-    with limited(), pytest.raises(BuildError, match="not trusted"):
-        Builder({"part": {"_target_": f"rlrun.collect.{name}", "_partial_": True}}).get("part")
 
 
 # --- Ray

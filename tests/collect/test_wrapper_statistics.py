@@ -107,7 +107,7 @@ def by_hand(run, layers, episodes, seed=0):
 def _agent(run):
     from rlrun.loading.policy import frozen
 
-    with frozen(run, [HERE]) as policy:
+    with frozen(run) as policy:
         policy.take(policy.directory.checkpoint("latest"))
         return policy.agent
 

@@ -86,7 +86,7 @@ def test_policies_of_data_alone(case, data, tmp_path, monkeypatch):
         run_dir=tmp_path / "beside",
     )
     result = rlrun.evaluate(run, episodes=3, overrides=where)
-    own = rlrun.evaluate(beside, episodes=3, trust=["tests"]).returns
+    own = rlrun.evaluate(beside, episodes=3).returns
     assert result.returns == own  # the same spaces, so the same policy
     exported = rlrun.export_onnx(run)
     assert exported.about["parity"]["rows"] > 50
@@ -95,7 +95,7 @@ def test_policies_of_data_alone(case, data, tmp_path, monkeypatch):
     assert rlrun.evaluate(run, episodes=3, overrides=where).returns == result.returns
     assert rlrun.evaluate(exported.path, episodes=3, overrides=where).returns == pytest.approx(result.returns, rel=1e-4)
     env = Several() if name == "several" else gymnasium.make("CartPole-v1" if name == "cartpole" else "Pendulum-v1")
-    policy, twin = rlrun.load(run), rlrun.load(beside, trust=["tests"])
+    policy, twin = rlrun.load(run), rlrun.load(beside)
     assert (policy.observation_space, policy.action_space) == (twin.observation_space, twin.action_space)
     observation, _ = env.reset(seed=3)
     action, _ = policy.predict(observation)

@@ -15,7 +15,6 @@ from rlrun.commands.fork.parents import started
 from rlrun.commands.train import Experiment
 from rlrun.core.errors import ConfigError, RequestError, RunDirError
 from rlrun.runs.directory import RunDir
-from rlrun.security import trust
 
 from .conftest import TINY as SHORT
 from .conftest import records
@@ -38,9 +37,8 @@ def dqn(tmp_path_factory) -> Path:
 
 def fork(start: Path | str, *overrides: str) -> Experiment:
     """Return a new run of `--from` as it stands before its first step."""
-    with started(overrides, str(start)) as composed:
-        experiment = Experiment(composed)
-        experiment.load_sources()
+    experiment = Experiment(started(overrides, str(start), trust=True))
+    experiment.load_sources()
     return experiment
 
 
@@ -312,7 +310,7 @@ def test_a_fork_that_was_killed_goes_on_without_its_parent(child, tmp_path):
     run.write_status("stopped")
     run.overrides.write_text(run.overrides.read_text().replace("init.from=", "init.from=/gone"))
     run.config.write_text(run.config.read_text().replace("from: /", "from: /gone/"))
-    assert rlrun.resume(run.path).summary["env_steps"] == 100
+    assert rlrun.resume(run.path, trust=True).summary["env_steps"] == 100
     ends = [storage.load(RunDir(path).checkpoint()) for path in (child.run_dir, run.path)]
     differing = [part for part in ends[0] if not same(ends[0][part], ends[1][part])]
     assert set(differing) <= {"callbacks.logger", "callbacks.budget"}
@@ -339,13 +337,3 @@ def test_offline_then_online(sac, tmp_path):
     assert len(both.builder.get("memory")) == 98
     assert "memory.import (the memory is that of another run)" in both.fork.lines[1]
     assert both.part(rlrun.callbacks.MemoryImport).state_dict()["taken_in"]
-
-
-def test_only_what_is_typed_speaks_for_a_key(dqn, tmp_path):
-    """A user's own file stands below the overrides of the parent, which may say otherwise."""
-    (tmp_path / "conf" / "with").mkdir(parents=True)
-    (tmp_path / "conf" / "with" / "mine.yaml").write_text("# @package _global_\nlogger: [jsonl]\n")
-    with started(["+with=mine"], str(dqn)):
-        assert trust.is_foreign("logger", "jsonl")
-    with started(["logger=[jsonl]"], str(dqn)):
-        assert [trust.is_foreign("logger", name) for name in ("jsonl", "wandb")] == [False, True]

@@ -65,9 +65,8 @@ def test_a_loaded_and_an_exported_policy_have_the_layout_of_the_run(layout, tmp_
         "evaluation.episodes=1",
     ]
     rlrun.train(overrides, run_dir=tmp_path / "run")
-    trusted = {"trust": ["tests"]}
-    exported = rlrun.export_onnx(tmp_path / "run", **trusted)
+    exported = rlrun.export_onnx(tmp_path / "run")
     boards = np.random.default_rng(0).integers(0, 2, (64, 10, 10, 10)).astype(np.bool_)
-    answers = [rlrun.load(source, **trusted).predict(boards)[0] for source in (tmp_path / "run", exported.path)]
+    answers = [rlrun.load(source).predict(boards)[0] for source in (tmp_path / "run", exported.path)]
     assert (answers[0].std(0) > 1e-4).all()
     np.testing.assert_allclose(*answers, atol=1e-5)

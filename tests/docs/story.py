@@ -11,7 +11,7 @@ import yaml
 from rlrun.core.errors import RlrunError
 from rlrun.devtools import init as scaffold
 
-from . import props, trusting
+from . import props
 from .alone import called
 from .pages import KINDS, PROJECT, ROOT, Block, Page, blocks, commands
 from .programs import PROGRAMS, SCRIPTS
@@ -62,8 +62,6 @@ class Story:
     # --- commands
 
     def _command(self, line: int, text: str) -> None:
-        if self.page.name == trusting.PAGE:
-            self.shell.folder = trusting.set_up(text, self.home)
         props.set_up(self.page.name, text, self.shell.folder, self.store)
         answer = self.shell.run(text)
         self.played.append((text, answer))

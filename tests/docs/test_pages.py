@@ -10,11 +10,11 @@ import pytest
 from rlrun.analysis import why as diagnosis
 from rlrun.cli.main import main
 from rlrun.commands import train as experiment
+from rlrun.runs.directory import RunDir
 
 from .alone import called
-from .pages import PROJECT, ROOT, blocks, pages
+from .pages import ROOT, blocks, pages
 from .small import small_runs
-from .trusting import WORDS, set_up
 
 PAGES = {page.name: page.text for page in pages()}
 NUMBER = re.compile(r"\d[\d,.]*(?<=\d)")
@@ -77,14 +77,12 @@ def test_evaluation_is_shown_as_printed(rlrun):
     assert printed.startswith(line)
 
 
-def test_refusal_is_shown_as_printed(tmp_path):
-    home = tmp_path / "home"
-    home.mkdir()
-    set_up(f"rlrun eval RUN --trust {next(iter(WORDS))} ", home)
-    with small_runs():
-        answer = called(main, ["rlrun", "eval", "RUN"], home)
-    (project,) = re.findall(r"stand in its project \((.*?)\)", answer.err)
-    assert (answer.code, answer.err.replace(project, f"…/{PROJECT}")) == (2, shown("refusal"))
+def test_refusal_is_shown_as_printed(rlrun, tmp_path):
+    run = RunDir.claim(tmp_path / "RUN")
+    run.start(config="", overrides=[], manifest={})
+    run.config.write_text("changed: by hand\n")
+    answer = rlrun("resume", "RUN")
+    assert (answer.code, answer.err.replace(str(tmp_path), "…")) == (2, shown("refusal"))
 
 
 def test_diagnosis_names_known_causes():

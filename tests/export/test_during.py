@@ -116,7 +116,7 @@ def test_files_of_a_folder_and_prefix_of_ones_own(tmp_path):
         exporting(tmp_path, "other")
     assert (models / "mine_000001.onnx").read_bytes() == before
     exporting(tmp_path, "third", "export.prefix=third_")
-    rlrun.resume(tmp_path / "one", ["stop.env_steps=40"], trust=[str(models)])
+    rlrun.resume(tmp_path / "one", ["stop.env_steps=40"])
     assert sorted(path.name for path in models.glob("*.onnx")) == ["mine_000001.onnx", "third_000001.onnx"]
     assert (models / "mine_000001.onnx").read_bytes() != before  # written again, 10 steps later
 

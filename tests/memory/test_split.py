@@ -13,7 +13,6 @@ from rlrun.core.spaces import Box, Discrete
 from rlrun.memory import Lazy, Split, Table, classes, digits, files
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.split import drawn, sprites
-from rlrun.security import trust
 
 from .tables import episode
 
@@ -130,22 +129,6 @@ def test_wrong_splits_are_refused(settings, message):
 def test_wrong_labels_are_refused(labels, column, message):
     with pytest.raises(ConfigError, match=message):
         classes(Split({"label": labels}, fraction=0.3), column)
-
-
-@pytest.mark.parametrize("name", ["data.npz", "memory.zip", "minari:walks"])
-def test_untrusted_runs_read_their_own_files(name, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    np.savez(run / "data.npz", **DATA)
-    np.savez(tmp_path / "data.npz", **DATA)
-    outside = name if ":" in name else str(tmp_path / name)
-    with trust.limited(run=run):
-        assert len(Split(str(run / "data.npz"), fraction=0.2).train) == 80
-        for use in (lambda: Split(outside, fraction=0.2), lambda: DatasetLoader(outside, batch=1)):
-            with pytest.raises(ConfigError, match="lies outside of the run that names it; --trust"):
-                use()
-    with trust.limited([str(tmp_path / "data.npz")], run=run):
-        assert len(Split(str(tmp_path / "data.npz"), fraction=0.2).train) == 80
 
 
 def test_countless_sprites_are_refused_at_once():

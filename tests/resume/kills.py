@@ -173,7 +173,7 @@ def torment(
         story.inside_a_write += _half_written(run)
         story.inside_an_evaluation += _evaluating(run)
         story.damaged += [message for path in RunDir(run).checkpoint_dirs() for message in storage.verify(path)]
-        process = begin(["resume", str(run), "--trust", "tests"])
+        process = begin(["resume", str(run)])
         story.resumes += 1
     code = process.wait(PATIENCE)
     if code != 0:

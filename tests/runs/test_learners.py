@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from tests.resume.twins import signal_at
 from tests.training.test_rates import overrides
 
@@ -210,19 +209,6 @@ def test_a_learner_that_fails_says_why(tmp_path, together, monkeypatch):
         rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run")
     assert str(raised.value) == "learner 1 failed: the reward of env 3 is nan"
     assert "in follow\n    raise DataError" in RunDir(tmp_path / "run").log.read_text()  # of the other process
-
-
-def test_no_learner_runs_what_comes_with_a_run(run, tmp_path, warm, monkeypatch):
-    (run.path / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\ndef go(**options): return []\n")
-    config = OmegaConf.load(run.config)
-    named = {"_target_": "${pick[${seeds.learner}]}", "names": [], "total": 5}  # another class for each learner
-    more = {"pick": ["rlrun.callbacks.make_sinks", "run.evil.go"], "seeds": {"learner": 0}}
-    OmegaConf.save(OmegaConf.merge(config, more, {"callbacks": {"logger": {"sinks": named}}}), run.config)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(LearnerError, match=r"run\.evil\.go comes with the run and is not trusted"):
-        rlrun.resume(run.path, ["stop.env_steps=80"])
-    assert not (tmp_path / "canary").exists()
 
 
 def test_learners_meet_in_a_process_where_others_have_not(together, tmp_path, monkeypatch):

@@ -91,7 +91,7 @@ def test_ray_stops_jobs_in_order_and_another_launcher_goes_on(begun, rlrun):
     assert process.wait(60) == 75
     assert only_run().read_status()["status"] == "stopped"
     assert [job.state for job in entries("s")] == ["pending"]
-    outcome = rlrun("resume", "s", "launcher=local", "--trust", "fails")
+    outcome = rlrun("resume", "s", "launcher=local")
     assert outcome.code == 0, outcome.err
     assert len(resumed()) == 1
     assert resumed()[0] is not None

@@ -4,18 +4,14 @@ import os
 import signal
 import time
 
-import numpy as np
 import pytest
 
-from rlrun.config.expansion import composed_of, expand
+from rlrun.config.expansion import expand
 from rlrun.runs.directory import is_run
 from rlrun.sweep import work
 from rlrun.sweep.children import STOPPED
 from rlrun.sweep.job_store import JobStore, Task
-from rlrun.sweep.local import Tasks
 from rlrun.sweep.work import carry_out
-
-from .conftest import entry
 
 WORDS = [
     *("algorithm=dqn", "env=cartpole", "stop.env_steps=30", "algorithm.warmup_steps=10", "algorithm.hidden=[8]"),
@@ -51,20 +47,6 @@ def test_a_damaged_book_is_told_in_a_line(claimed, capsys):
     assert capsys.readouterr().err.startswith("rlrun: ")
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_resumed_jobs_read_the_files_that_were_typed(own, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    np.savez("data.npz", observation=np.eye(8, dtype=np.float32), label=np.arange(8) % 2)
-    words = ["algorithm=classifier", "data=file", "data.dataset=data.npz", "algorithm.hidden=[8]", "logger=[]"]
-    (job,) = expand([*words, "stop.updates=4"])
-    run = tmp_path / "sweep" / "jobs" / job.key
-    assert carry_out(Task(tmp_path / "sweep", job.key, run, job.overrides, composed=job.composed)) == 0
-    (longer,) = expand([*words, "stop.updates=6"])
-    composed = longer.composed if own else None
-    assert carry_out(Task(tmp_path / "sweep", job.key, run, longer.overrides, composed=composed)) == (0 if own else 2)
-    assert ("data.npz lies outside of the run" in capsys.readouterr().err) == (not own)
-
-
 def other(act):
     """Let another process act, and then wait until it is killed; return its pid, and what was written."""
     pipe, theirs = os.pipe()
@@ -98,17 +80,6 @@ def test_a_lane_that_outlives_its_job_keeps_nobody_from_it(claimed):
     end(pid)
     assert work._is_claimed(task)
     end(int(env_index), ours=False)
-
-
-@pytest.mark.parametrize(
-    ("news", "steps"), [([], 30), (["stop.env_steps=50"], 50), (["logger=[wandb]"], None), (["seed=1"], None)]
-)
-def test_words_that_were_not_typed_are_not_those_that_were(news, steps, tmp_path):
-    (job,) = expand(WORDS)
-    tasks = Tasks(tmp_path, typed={job.key: job})
-    overrides = [override for override in WORDS if not news or override.partition("=")[0] != news[0].partition("=")[0]]
-    composed = tasks.task(entry(job.key, overrides=(*overrides, *news))).composed
-    assert (composed and composed_of(composed).config.stop.env_steps) == steps
 
 
 def test_what_the_words_came_to_when_the_sweep_began_is_run(claimed, tmp_path, monkeypatch):

@@ -15,7 +15,6 @@ from rlrun.memory import archive, emote, files, minari
 from rlrun.memory.episodes import cut_off
 from rlrun.memory.sources import MINARI, import_rows
 from rlrun.memory.table import Table
-from rlrun.security import trust
 from rlrun.training.callback import Callback, Hook, Stop
 
 _messages = logging.getLogger("rlrun")
@@ -38,7 +37,7 @@ class MemoryImport(Callback):
         limit: transitions of each source: its newest whole episodes that have no more; None = all.
 
     Raises:
-        ConfigError: the memory is not a table; or an untrusted run names a source outside its directory.
+        ConfigError: the memory is not a table.
         RequestError: the source is missing or damaged, or does not fit; before any step was made.
     """
 
@@ -63,7 +62,6 @@ class MemoryImport(Callback):
                 self._imported = True
 
     def _take(self, source: str, *, append: bool) -> None:
-        trust.admit_place(source, None if source.startswith(MINARI) else Path(source), "memory.import")
         try:
             restored = import_rows(self.table, source, append=append, limit=self.limit)
         except RequestError as error:
@@ -121,8 +119,8 @@ class MemoryExport(Callback):
         layout: of the file: rlrun, or emote, Emote's V1.
 
     Raises:
-        ConfigError: a Minari dataset is requested more than once, or without spaces; the memory is not a table; there
-            is no such layout; or an untrusted run names the path of another file, or a dataset.
+        ConfigError: a Minari dataset is requested more than once, or without spaces; the memory is not a table; or
+            there is no such layout.
         RequestError: the Minari dataset exists, or Minari is not installed; before any step was made.
     """
 
@@ -155,8 +153,6 @@ class MemoryExport(Callback):
         self.path = Path(path) if path is not None and self.dataset is None else None
         if self.path is not None:
             _require_writable(self.path)
-        if path is not None:
-            trust.admit_writing(path, self.path, files.is_memory, "memory.export.path")
         self.public = public
         self.layout = layout
         self.spaces = spaces

@@ -65,13 +65,8 @@ Network = Annotated[
     ),
 ]
 Trust = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--trust",
-        metavar="PACKAGE",
-        help="Also trust this package, file or folder; may be repeated (default: parts of rlrun, plugins, and the "
-        "project in the working directory).",
-    ),
+    bool,
+    typer.Option("--trust", help="Build what was not made here, and remember it: you have read its config.yaml."),
 ]
 
 

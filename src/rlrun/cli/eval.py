@@ -48,7 +48,7 @@ def eval(
     videos: Annotated[int | None, typer.Option(help="Film only the first N episodes (default: all).", min=1)] = None,
     form: Annotated[str | None, typer.Option("--format", help="Format of videos: mp4 or gif (default: mp4).")] = None,
     network: Network = None,
-    trust: Trust = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a run's policy at one or several checkpoints, or an exported policy, or a network on held-out data."""
@@ -65,7 +65,7 @@ def eval(
         "videos": videos,
         "form": form,
         "network": network,
-        "trust": trust or [],
+        "trust": trust,
         "overrides": overrides or [],
     }
     result = evaluation.evaluate(run, checkpoint=names[0] if single else names, **options)

@@ -22,7 +22,7 @@ def export_onnx(
         int, typer.Option(help="Seed of the episode whose observations prove equality.", min=0, max=2**62)
     ] = 0,
     network: Network = None,
-    trust: Trust = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Export the policy of a run, or a network, as a file that runs without rlrun, and prove that it acts the same."""
@@ -36,7 +36,7 @@ def export_onnx(
         stochastic=stochastic,
         seed=seed,
         network=network,
-        trust=trust or [],
+        trust=trust,
     )
     if as_json:
         print_json({"path": export.path, **export.about})

@@ -22,7 +22,7 @@ from rlrun.runs import processes
 INTERRUPTED = 128 + signal.SIGINT  # typer's exit code after a KeyboardInterrupt
 COMMANDS = (  # in the order of the help
     *("train", "resume", "eval", "export-onnx", "play", "checkpoints", "ls", "query", "diff", "report", "watch", "why"),
-    *("upload", "check", "config", "explain", "schema", "list", "doctor", "init"),
+    *("upload", "trust", "check", "config", "explain", "schema", "list", "doctor", "init"),
 )
 
 app = typer.Typer(

@@ -22,7 +22,7 @@ def play(
         float | None,
         typer.Option(help="Steps a second (default: the environment's own rate).", min=0.01),
     ] = None,
-    trust: Trust = None,
+    trust: Trust = False,
 ) -> None:
     """Watch episodes of a run's policy, in a window or as text."""
     from rlrun.commands import play as playing
@@ -35,7 +35,7 @@ def play(
         stochastic=stochastic,
         text=text,
         fps=fps,
-        trust=trust or [],
+        trust=trust,
         overrides=overrides or [],
         say=typer.echo,
     )

@@ -20,7 +20,7 @@ def resume(
             "memory.export, device, threads and env.vectorization can change, too.",
         ),
     ] = None,
-    trust: Trust = None,
+    trust: Trust = False,
     config_dir: Annotated[
         Path | None,
         typer.Option("--config-dir", help="For a sweep: the conf folder that it started with."),
@@ -41,7 +41,7 @@ def resume(
     if (run / "sweep.json").is_file():
         overrides = [*([f"launcher={launcher}"] if launcher else []), *(overrides or [])]
         how: dict[str, Any] = {"retry_failed": retry_failed, "workers": workers, "limits": limits_of(**options)}
-        raise typer.Exit(resume_sweep(run, overrides, config_dir, as_json=as_json, trust=trust or [], **how))
+        raise typer.Exit(resume_sweep(run, overrides, config_dir, as_json=as_json, trust=trust, **how))
     of_sweeps = {"config_dir": config_dir, "retry_failed": retry_failed, "workers": workers, "launcher": launcher}
     refuse(f"a sweep, and {run} is none", **of_sweeps, **options)
 
@@ -51,7 +51,7 @@ def resume(
     tune_process()
     show("rlrun.output")
     try:
-        result = resuming.resume(run, overrides or [], trust=trust or [])
+        result = resuming.resume(run, overrides or [], trust=trust)
     except Left as error:
         raise typer.Exit(75) from error
     print_result(result, as_json=as_json)

@@ -68,7 +68,7 @@ def refuse_folder(overrides: Sequence[str], *, multirun: bool) -> None:
 def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Run a sweep, or only list its jobs; return the exit code.
 
-    options: folder, workers and limits of `rlrun.sweep.sweeping.sweep`.
+    options: folder, workers, limits and trust of `rlrun.sweep.sweeping.sweep`.
     """
     from rlrun.sweep import children
 
@@ -106,13 +106,16 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
     return 0
 
 
-def resume_sweep(folder: Path, overrides: list[str], config_dir: Path | None, *, as_json: bool, **options: Any) -> int:
+def resume_sweep(
+    folder: Path, overrides: list[str], config_dir: Path | None, *, trust: bool, as_json: bool, **options: Any
+) -> int:
     """Resume a sweep; return the exit code.
 
-    options: workers, limits, trust and retry_failed of `rlrun.sweep.sweeping.resume`.
+    options: workers, limits and retry_failed of `rlrun.sweep.sweeping.resume`.
     """
     from rlrun.sweep import sweeping as sweeps
 
+    sweeps.require_trusted(folder, trust)
     overrides, own = sweeps.apart(overrides)
     if overrides:
         raise ConfigError(

@@ -1,6 +1,5 @@
 """`rlrun train`."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,7 +65,7 @@ def train(
     overrides: Overrides = None,
     run_dir: RunFolder = None,
     start: Start = None,
-    trust: Trust = None,
+    trust: Trust = False,
     dry_run: DryRun = False,
     expect: Expect = False,
     cfg: Cfg = None,
@@ -94,40 +93,47 @@ def train(
         raise ConfigError("--package and --resolve go with --cfg job")
     refuse_folder(overrides, multirun=multirun)
     if multirun:
-        single = {"run_dir": run_dir, "from": start, "trust": trust, "expect": expect, "cfg": cfg, "info": info}
+        single = {"run_dir": run_dir, "from": start, "expect": expect, "cfg": cfg, "info": info}
         refuse("a single run, and -m runs several; --sweep-dir names the folder of a sweep", **single)
-        where: dict[str, Any] = {"folder": sweep_dir, "workers": workers, "limits": limits_of(**options)}
+        where: dict[str, Any] = {
+            "folder": sweep_dir,
+            "workers": workers,
+            "limits": limits_of(**options),
+            "trust": trust,
+        }
         overrides = [*([f"launcher={launcher}"] if launcher else []), *overrides]
         raise typer.Exit(sweep(overrides, config_dir, dry_run=dry_run, as_json=as_json, **where))
     of_sweeps: dict[str, Any] = {"sweep_dir": sweep_dir, "workers": workers, "launcher": launcher, **options}
     refuse("a sweep of several runs: rlrun train -m …", **of_sweeps)
     if trust and start is None:
-        raise ConfigError("--trust goes with --from; what you type yourself is trusted")
+        raise ConfigError("--trust goes with --from and --sweep-dir; what you type yourself is trusted")
     from rlrun.commands.fork.parents import started
     from rlrun.config import compose
 
-    fork = None if start is None else started(overrides, start, config_dir, trust or [])
-    with fork or nullcontext(compose(overrides, config_dir=config_dir)) as composed:
-        if info is not None:
-            print_files(composed, info, as_json=as_json)
-            return
-        if cfg is not None:
-            print_config(composed, resolve=resolve, package=package, as_json=as_json)
-            return
-        from rlrun.commands.expect import promises
+    if start is None:
+        composed = compose(overrides, config_dir=config_dir)
+    else:
+        composed = started(overrides, start, config_dir, trust=trust)
+    if info is not None:
+        print_files(composed, info, as_json=as_json)
+        return
+    if cfg is not None:
+        print_config(composed, resolve=resolve, package=package, as_json=as_json)
+        return
+    from rlrun.commands.expect import promises
 
-        bounds = promises(composed.config) if expect else {}
-        # This import loads torch, so errors in overrides are reported before.
-        from rlrun.commands import train as experiment
-        from rlrun.loading.assembly import tune_process
+    bounds = promises(composed.config) if expect else {}
+    # This import loads torch, so errors in overrides are reported before.
+    from rlrun.commands import train as experiment
+    from rlrun.loading.assembly import tune_process
 
-        tune_process()
-        show("rlrun.commands.fork", "rlrun.output")
-        if dry_run:
-            print_data_flow(composed, as_json=as_json)
-            return
-        try:
-            result = experiment.train(composed, run_dir=run_dir)
-        except Left as error:
-            raise typer.Exit(75) from error
-        print_result(result, bounds, as_json=as_json)
+    tune_process()
+    show("rlrun.commands.fork", "rlrun.output")
+    if dry_run:
+        print_data_flow(composed, as_json=as_json)
+        return
+    try:
+        result = experiment.train(composed, run_dir=run_dir)
+    except Left as error:
+        raise typer.Exit(75) from error
+    print_result(result, bounds, as_json=as_json)

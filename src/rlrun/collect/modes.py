@@ -6,8 +6,6 @@ from typing import Any
 
 from torch import nn
 
-from rlrun.security.trust import within
-
 MODAL = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)  # layers of torch that differ in training
 UNIFORM = ("torch", "rlrun")  # packages whose other modules act alike in both modes
 
@@ -21,7 +19,7 @@ def parts_of(network: Any) -> list[nn.Module]:
 def modal_parts(network: Any) -> list[nn.Module]:
     """Return those of `parts_of` that may act differently in training."""
     parts = parts_of(network)
-    return [part for part in parts if isinstance(part, MODAL) or not within(type(part).__module__, UNIFORM)]
+    return [part for part in parts if isinstance(part, MODAL) or type(part).__module__.partition(".")[0] not in UNIFORM]
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from rlrun.export.opening import Exported, exported, frozen_in, is_export, refus
 from rlrun.loading.policy import Frozen, has_agent, judged
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import counted, finite, place_of
+from rlrun.runs.trust import require_trusted
 
 ALL = "all"  # checkpoints
 Run = os.PathLike[str] | str
@@ -121,7 +122,7 @@ def evaluate(
     videos: int | None = None,
     form: str | None = None,
     network: str | None = None,
-    trust: Iterable[str] = (),
+    trust: bool = False,
     overrides: Iterable[str] = (),
 ) -> Any:
     """Play episodes with the frozen policy of a run; the Python equivalent of `rlrun eval`.
@@ -140,7 +141,7 @@ def evaluate(
         videos: how many of the first episodes are filmed; None = all.
         form: of videos: mp4 (default) or gif.
         network: config path of the network that is judged by held-out data; None = the only one, if there is no agent.
-        trust: packages that the run's config may import, beyond those of any run and of the user's project.
+        trust: build it though it was not made here, and remember that.
         overrides: for an exported policy: they change its environment, or choose another one. For a run that learned
             from data alone: they name one.
 
@@ -149,35 +150,35 @@ def evaluate(
         damaged, the others are still played.
 
     Raises:
-        RequestError: no such run or checkpoint, it names code that is not trusted, videos cannot be made, or the one
+        RequestError: no such run or checkpoint, it is not trusted, videos cannot be made, or the one
             checkpoint is damaged.
     """
     run = place_of(run)
     if is_export(run):
-        with exported(run, overrides, trust) as file:
+        with exported(run, overrides, trust=trust) as file:
             file.require(checkpoint=checkpoint, stochastic=stochastic, epsilon=epsilon)
             film = _film(video, videos, form)
             with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
                 return _file_report(file, stage)
     overrides = listed(overrides)
-    refuse_overrides(run, trust, overrides)
+    refuse_overrides(run, overrides)
     single, wanted = isinstance(checkpoint, str), _chosen(RunDir.open(run), checkpoint)
-    if network is not None or not has_agent(run, trust):
+    require_trusted(run, trust)
+    if network is not None or not has_agent(run):
         if overrides:
             raise RequestError(f"{overrides[0]}: this run has no agent that plays, so it takes no environment")
         if stochastic or any(option is not None for option in (epsilon, video, videos, form)):
             raise RequestError("--stochastic, --epsilon and --video go with episodes; a network has held-out data")
-        results: list[Any] = _validated(run, network, trust, wanted)
+        results: list[Any] = _validated(run, network, wanted)
     else:
         film = _film(video, videos, form)
         options: dict[str, Any] = {"episodes": episodes, "seed": seed, "film": film, "epsilon": epsilon}
-        results = _played(run, trust, overrides, wanted, single=single, explore=stochastic, **options)
+        results = _played(run, overrides, wanted, single=single, explore=stochastic, **options)
     return results[0] if single else results
 
 
 def _played(
     run: Path,
-    trust: Iterable[str],
     overrides: Iterable[str],
     wanted: list[Path],
     *,
@@ -187,7 +188,7 @@ def _played(
     **options: Any,
 ) -> list[EvaluationReport]:
     """Play the episodes of each checkpoint; options: of `Stage`."""
-    with frozen_in(run, trust, overrides, act="eval") as policy:
+    with frozen_in(run, overrides, act="eval") as policy:
         if single:
             policy.take_only(wanted[0])
         epsilon = (0.0 if explore else policy.epsilon) if epsilon is None else epsilon
@@ -204,9 +205,9 @@ def _file_report(file: Exported, stage: Stage) -> EvaluationReport:
     return replace(report, env_steps=file.env_steps, videos=videos)
 
 
-def _validated(run: Path, network: str | None, trust: Iterable[str], wanted: list[Path]) -> list[ValidationReport]:
+def _validated(run: Path, network: str | None, wanted: list[Path]) -> list[ValidationReport]:
     """Judge checkpoints of a network by held-out data."""
-    with judged(run, network, trust) as parts:
+    with judged(run, network) as parts:
         if (validation := parts.judge()).network not in (None, parts.network):
             raise RequestError(f"--network {parts.path}: callbacks.validation judges another network")
         directory, reports = parts.directory, []

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.collect.video import Stage
-from rlrun.config.interpolation import plain
 from rlrun.core.errors import ConfigError, RequestError, did_you_mean
 from rlrun.loading.policy import frozen
 from rlrun.runs.directory import RunDir
@@ -84,7 +83,7 @@ def check(run: Path, bounds: Mapping[str, Mapping[str, float]], config: Any = No
 def _checked(run: Path, name: str, wanted: Mapping[str, float], config: Any) -> tuple[bool, str]:
     if name == "return":
         best = "best" if RunDir(run).pointed("best") else "latest"
-        with frozen(run, typed={"": plain(config)}) as policy:
+        with frozen(run) as policy:
             policy.take(RunDir(run).checkpoint(best))
             with Stage(policy.env, episodes=EPISODES, max_steps=policy.max_steps, epsilon=policy.epsilon) as stage:
                 value = stage.play(policy.agent)[0].mean_return

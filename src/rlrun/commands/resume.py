@@ -24,12 +24,13 @@ from rlrun.config.overrides import Override, apply, listed, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.loading.assembly import count_of, process_restored
-from rlrun.loading.policy import Arrival, arrived, require_own_files
+from rlrun.loading.policy import Arrival, arrived
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import read_json, write_json
 from rlrun.runs.heartbeat import lock_run, require_idle, trace_of
 from rlrun.runs.learners import place_of
 from rlrun.runs.progress import counted_updates
+from rlrun.runs.trust import require_trusted
 
 NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
 OF_MACHINE = (  # facts in the manifest about each process that resumes a run
@@ -47,25 +48,23 @@ def resume(
     run: os.PathLike[str] | str,
     overrides: Iterable[str] = (),
     *,
-    trust: Iterable[str] = (),
-    typed: Iterable[str] = (),
+    trust: bool = False,
 ) -> Result:
     """Resume a run from its newest good checkpoint; without any, begin it again in the same folder.
 
     Args:
         run: a run directory. A finished run is not changed, unless an override raises its budget.
         overrides: of the keys that may change: `["stop.env_steps=200_000"]`; they are saved in the run.
-        trust: packages that the run's config may import, beyond those of any run and of the user's project.
-        typed: further overrides that the user typed when the run began; what they name is trusted.
+        trust: build it though it was not made here, and remember that.
 
     Raises:
-        RequestError: no such run; a process works on it; a key may not change; every checkpoint is damaged; or its
-            config names code that is not trusted.
+        RequestError: no such run; a process works on it; a key may not change; every checkpoint is damaged; or it
+            is not trusted.
         RlrunError: the run failed; `status.json` says so.
     """
     overrides, trace, run = listed(overrides), trace_of(RunDir.open(run)), Path(run)
-    named = {override.key: override.value for override in parse([*typed, *overrides])}
-    with arrived(run, trust, named) as arrival:
+    require_trusted(run, trust)
+    with arrived(run) as arrival:
         return _resume(arrival, overrides, run, trace)
 
 
@@ -76,7 +75,6 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
     config = changed(arrival.config, changes, run)
     if finished(directory, config, changes):
         return Result(directory.path, read_summary(directory), config, None)
-    require_own_files(directory)
     loaded = newest(directory, count_of(config))
     if loaded is not None:
         _require_ahead(config, changes, *loaded[:2])

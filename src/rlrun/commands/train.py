@@ -383,7 +383,7 @@ def train(
     start: os.PathLike[str] | str | None = None,
     run_dir: Path | str | None = None,
     config_dir: Path | None = None,
-    trust: Iterable[str] = (),
+    trust: bool = False,
 ) -> Result:
     """Train an agent; the Python equivalent of `rlrun train`.
 
@@ -392,15 +392,14 @@ def train(
         start: the value of `--from`: RUN, RUN@STEP or RUN@best.
         run_dir: of the run; None = `runs/<algorithm>-<env>/…`.
         config_dir: the user's own conf folder, in place of `./conf`.
-        trust: packages that the overrides of the parent may import, beyond those of any run.
+        trust: repeat the overrides of the parent though it was not made here, and remember that.
 
     Raises:
         RequestError: the request is wrong; nothing was written.
         RlrunError: the run failed; `status.json` says so.
     """
     if start is not None:
-        with started(overrides, os.fspath(start), config_dir, trust) as composed:
-            return train(composed, run_dir=run_dir)
+        return train(started(overrides, os.fspath(start), config_dir, trust=trust), run_dir=run_dir)
     composed = composed_of(overrides, config_dir)
     fix_time(composed.config)
     run_dir = folder_of("hydra.run.dir", composed) if run_dir is None else run_dir

@@ -17,12 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from rlrun.config import reading, replaced
+from rlrun.config import plugins, reading, replaced
 from rlrun.config.interpolation import Location, Path, children, dotted, locate, mentions, plain, split, substitute
-from rlrun.config.reading import admit_resolvers
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
-from rlrun.security import plugins, trust
-from rlrun.security.trust import within
 
 _SUPPORTED = {
     "_partial_": (True, False),
@@ -244,7 +241,6 @@ class Builder:
             mentioned = [locate(self.tree, target, referrer=path) for target in mentions(value, path)]
             if any(place.beyond for place in mentioned):
                 filled = substitute(value, path, lambda target: self._at(target, path))
-                admit_resolvers(filled, dotted(path))  # what was filled in is text of the config, too
                 node = OmegaConf.create({"value": filled})["value"]
             else:
                 if not OmegaConf.is_config(self._config):
@@ -272,7 +268,6 @@ class Builder:
                     near = f"; there are {', '.join(map(str, known))}"
                 asker = f"{dotted(referrer)}: " if referrer else ""
                 raise BuildError(f"{asker}'{so_far}' ({type(value).__name__}) has no '{name}'{near}")
-            trust.admit_attribute(name, value, dotted(referrer or place.path))
         return value
 
 
@@ -284,7 +279,7 @@ def _wraps(former: Any) -> bool:
 def register_resolvers(tree: Any) -> None:
     """Register the functions that a config names under `resolvers`, and those that it uses of installed packages.
 
-    Raises: BuildError if a function does not exist or is refused, or OmegaConf or Hydra has a resolver of that name.
+    Raises: BuildError if a function does not exist, or OmegaConf or Hydra has a resolver of that name.
     """
     from omegaconf import OmegaConf
 
@@ -300,17 +295,16 @@ def register_resolvers(tree: Any) -> None:
             raise BuildError(f"{place}: ${{{name}:…}} is a resolver of Hydra or OmegaConf; give yours another name")
         if text is not None:
             OmegaConf.register_new_resolver(name, find_target(text, place), replace=True)
-            reading.own_resolvers[name] = text
+            reading.own_resolvers.add(name)
 
 
 def find_target(text: Any, place: str) -> Any:
     """Import what a `_target_` names.
 
-    Raises: BuildError if it does not exist or is refused.
+    Raises: BuildError if it does not exist.
     """
     if not isinstance(text, str) or not all(part.isidentifier() for part in text.split(".")):
         raise BuildError(f"{place}: `_target_` wants a path such as my_package.MyClass, got {text!r}")
-    trust.admit(text, text, place)
     name, *rest = text.split(".")
     target: Any = _import(name, text, place)
     for index, part in enumerate(rest):
@@ -326,11 +320,8 @@ def find_target(text: Any, place: str) -> Any:
         if inner is _ABSENT:
             raise BuildError(f"{place}: {_unknown(target, '.'.join(rest[: index + 1]), text)}")
         target = inner
-        if isinstance(target, ModuleType):
-            trust.admit(target.__name__, text, place)
     if not callable(target):
         raise BuildError(f"{place}: {text} is a {type(target).__name__}, wanted a class or function")
-    trust.admit_object(target, text, place)
     return target
 
 
@@ -379,7 +370,7 @@ def parameters(target: Any, *, heirs: bool = False) -> list[inspect.Parameter]:
     """Return what a target takes; our own classes hand `**options` on to the class above, and likely their heirs."""
     params = dict(inspect.signature(target).parameters)
     classes = target.__mro__ if inspect.isclass(target) else (target,)
-    hands_on = any(within(str(owner.__module__), ["rlrun"]) for owner in (classes if heirs else classes[:1]))
+    hands_on = any(replaced.is_ours(owner) for owner in (classes if heirs else classes[:1]))
     for above in classes[1:] if hands_on else ():
         options = [name for name, parameter in params.items() if parameter.kind is parameter.VAR_KEYWORD]
         if options and "__init__" in vars(above) and above is not object:

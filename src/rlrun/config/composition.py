@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config import places, reading
+from rlrun.config import places, plugins, reading
 from rlrun.config.build import register_resolvers
 from rlrun.config.checks import check, require_ours
 from rlrun.config.files import one_line
@@ -34,7 +34,6 @@ from rlrun.config.replaced import mark
 from rlrun.config.schema import OPEN
 from rlrun.config.sources import OURS, SearchPath, stored
 from rlrun.core.errors import ConfigError, did_you_mean, nearest
-from rlrun.security import plugins
 
 TRAIN = "train"  # the file of a run's config
 MULTIRUN = "multirun"  # the file of a sweep's own

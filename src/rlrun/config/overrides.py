@@ -14,7 +14,6 @@ from omegaconf.errors import OmegaConfBaseException
 from rlrun.config.files import one_line
 from rlrun.config.interpolation import child, children, dotted, plain, split
 from rlrun.config.peers import hint
-from rlrun.config.reading import admit_all_resolvers
 from rlrun.config.schema import FREE, OPEN
 from rlrun.core.errors import ConfigError, did_you_mean
 
@@ -154,9 +153,8 @@ def _malformed(text: str) -> str:
 def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
     """Change, add or delete what an override says.
 
-    Raises: ConfigError if the key does not exist, or cannot take the value, or a resolver is not trusted.
+    Raises: ConfigError if the key does not exist, or cannot take the value.
     """
-    admit_all_resolvers({override.key: override.value})
     if "@" in override.key or "/" in override.key:
         raise ConfigError(f"{override.key}: no such group{did_you_mean(override.group, groups)}")
     is_part = isinstance(override.value, dict) and "_target_" in override.value  # it may have keys of its own

@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from rlrun.config import plugins
 from rlrun.core.errors import ConfigError
-from rlrun.security import plugins
-from rlrun.security.projects import in_a_run
+from rlrun.runs.directory import in_a_run
 
 
 class ConfigFolder(NamedTuple):

@@ -20,7 +20,6 @@ from rlrun.config.interpolation import (
 )
 from rlrun.config.schema import SETTINGS, known
 from rlrun.core.errors import ConfigError
-from rlrun.security import trust
 
 # Read by the experiment itself, of SETTINGS the known keys; everything else is reached from `trainer`.
 ROOTS = (
@@ -123,34 +122,8 @@ def is_object(node: Any) -> bool:
     return any(is_object(entry) for _, entry in children(node))
 
 
-own_resolvers: dict[str, str] = {}  # name -> the function of the user's that `build.register_resolvers` registered
+own_resolvers: set[str] = set()  # names of the user's functions that `build.register_resolvers` registered
 OF_HYDRA = ("hydra", "now", "version")
-MOST = 20  # interpolations in one text; reading them takes a stack as deep as they are nested
-
-
-def admit_resolvers(text: Any, place: str) -> None:
-    """Let a config use the resolvers that a text names.
-
-    Raises: ConfigError if one is refused, or the text is nothing but interpolations.
-    """
-    if not isinstance(text, str) or "${" not in text or not trust.is_limited():
-        return
-    if text.count("${") > MOST:
-        raise ConfigError(f"{place}: more than {MOST} interpolations in one text")
-    for name in resolvers(text):
-        if name in own_resolvers:
-            trust.admit(own_resolvers[name], own_resolvers[name], place)
-        else:
-            trust.admit_resolver(name, text, place)
-
-
-def admit_all_resolvers(tree: Any) -> None:
-    """Let a config use all the resolvers that it names.
-
-    Raises: ConfigError if one is refused.
-    """
-    for path, value in _texts(tree) if trust.is_limited() else ():
-        admit_resolvers(value, dotted(path))
 
 
 def require_own_resolvers(tree: Any, installed: Container[str]) -> None:
@@ -158,7 +131,7 @@ def require_own_resolvers(tree: Any, installed: Container[str]) -> None:
 
     Raises: ConfigError if there is one.
     """
-    foreign = own_resolvers.keys() - {*(tree.get("resolvers") or {})}
+    foreign = own_resolvers - {*(tree.get("resolvers") or {})}
     for path, text in _texts(tree) if foreign else ():
         names = foreign.intersection(resolvers(text)) if isinstance(text, str) and "${" in text else ()
         for name in (name for name in names if name not in installed):

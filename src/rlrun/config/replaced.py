@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.interpolation import Path, children, dotted, leaves, link_of, plain
 from rlrun.config.layers import Layer, origins
-from rlrun.security.trust import within
 
 KEYS = ("_replaces_", "_optional_", "_wanted_")
 # Options that shape the layers of a packaged network; they are void where a plain module takes their place.
@@ -82,11 +81,16 @@ def takes_nothing(target: Any) -> bool:
     return inspect.isclass(target) and target.__init__ is nn.Module.__init__
 
 
+def is_ours(kind: Any) -> bool:
+    """Return whether a class or function is defined in rlrun."""
+    return str(kind.__module__).partition(".")[0] == "rlrun"
+
+
 def is_plain(part: Any) -> bool:
     """Return whether a part is a module of torch that only turns inputs into outputs, and knows nothing of rlrun."""
     from torch import nn
 
-    if not isinstance(part, nn.Module) or any(within(kind.__module__, ["rlrun"]) for kind in type(part).__mro__):
+    if not isinstance(part, nn.Module) or any(is_ours(kind) for kind in type(part).__mro__):
         return False
     own_forward = type(part).forward is not nn.Module.forward
     return own_forward and not hasattr(part, "act") and not hasattr(part, "codec")

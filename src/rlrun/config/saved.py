@@ -10,13 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config.build import register_resolvers
 from rlrun.config.files import one_line, parse_yaml
 from rlrun.config.interpolation import children, dotted, link_of, locate, mentions, plain, split
-from rlrun.config.reading import admit_all_resolvers, is_object
+from rlrun.config.reading import is_object
 from rlrun.core.errors import ConfigError
 from rlrun.runs.files import read_bytes
-from rlrun.security import trust
 
 LARGEST = 1 << 20  # bytes of a saved config
 
@@ -93,14 +91,11 @@ def load(path: str | Path) -> DictConfig:
 
     Raises:
         RunDirError: the file cannot be read, or is too large.
-        ConfigError: it is damaged, or names a resolver that is not trusted.
+        ConfigError: it is damaged.
     """
     try:
         text = read_bytes(Path(path), most=LARGEST, follow=True).decode()
         tree = parse_yaml(text, str(path))
-        if trust.is_limited():  # the run is to be built; else its config is only shown
-            register_resolvers(tree)
-        admit_all_resolvers(tree)
         config: DictConfig = OmegaConf.create(tree)
         return config
     except UnicodeDecodeError as error:

@@ -19,7 +19,6 @@ from rlrun.config import places
 from rlrun.config.build import register_resolvers
 from rlrun.config.files import one_line, read_yaml
 from rlrun.config.places import ConfigFolder
-from rlrun.config.reading import admit_all_resolvers
 from rlrun.config.schema import shown
 from rlrun.core.errors import ConfigError
 
@@ -111,7 +110,6 @@ def _own(path: Path, config_path: str) -> Any:
         if content.get(key) is not None and not isinstance(content[key], kind):
             raise ConfigError(f"{path}: {key}: wanted {wanted}, got {shown(content[key])}")
     register_resolvers(content)
-    admit_all_resolvers(content)  # another person may have chosen the file
     for item in content.get("defaults") or () if isinstance(content.get("defaults"), list) else ():
         if item in (config_path.rpartition("/")[2], f"/{config_path}"):
             hint = f": to start from the packaged file, write '/{OURS}/{config_path}'"

@@ -14,7 +14,6 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, load_env_creator, parse_env_id, registry
 
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean
-from rlrun.security import trust
 
 _messages = logging.getLogger("rlrun")
 
@@ -35,12 +34,11 @@ def spec_of(id: str) -> EnvSpec:
     """Return the registration of an id; import `module` of a `module:Id` first.
 
     Raises:
-        BuildError: the module, or the environment's own, cannot be imported, or is refused.
+        BuildError: the module, or the environment's own, cannot be imported.
         ConfigError: no environment of that name is registered.
     """
     module, _, name = id.rpartition(":")
     if module:
-        trust.admit(module, id, "env.id")
         _import(module, f"env.id '{id}'")
     for prefix, (package, extra) in _FAMILIES.items():
         if name.startswith(prefix) and name not in registry:
@@ -54,9 +52,6 @@ def spec_of(id: str) -> EnvSpec:
         own = "" if module else f"; one that a module of yours registers is env.id=MODULE:{name}"
         near = did_you_mean(name, registry, prefix) or own
         raise ConfigError(f"env.id: no environment '{id}' is registered{near}")
-    entry = registry[latest].entry_point
-    home = entry.split(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
-    trust.admit_environment(id, home, "env.id")
     return registry[latest]
 
 
@@ -81,13 +76,12 @@ def find_target(target: str) -> Callable[..., Any]:
     """Return the class or function at an import path.
 
     Raises:
-        BuildError: the module or the name in it does not exist, or is refused.
+        BuildError: the module or the name in it does not exist.
     """
     place = f"env.target '{target}'"
     module_name, _, name = target.rpartition(".")
     if not module_name:
         raise BuildError(f"{place}: wanted an import path such as 'my_package.MyEnv'")
-    trust.admit(target, target, "env.target")
     module = _import(module_name, place)
     factory = getattr(module, name, None)
     if not callable(factory):
@@ -96,7 +90,6 @@ def find_target(target: str) -> Callable[..., Any]:
         )
         fault = "has no" if factory is None else "has no class or function"
         raise BuildError(f"{place}: module '{module_name}' {fault} '{name}'{hint}")
-    trust.admit_object(factory, target, "env.target")
     return factory  # type: ignore[no-any-return]
 
 

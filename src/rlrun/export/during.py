@@ -18,10 +18,9 @@ from rlrun.export import making
 from rlrun.export.checking import Reference, compare, edges, running
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.making import environment, interface
-from rlrun.runs.files import reason, replace, write_json
+from rlrun.runs.files import reason, replace
 from rlrun.runs.items import Item, Items
 from rlrun.runs.processes import describe_error
-from rlrun.security import trust
 from rlrun.training.callback import Callback, Stop
 
 _messages = logging.getLogger("rlrun")
@@ -70,7 +69,7 @@ class OnnxExport(Callback):
 
     Raises:
         ConfigError: a number is out of range, metadata are no texts by name, the prefix is no beginning of a file's
-            name, or an untrusted run names a folder.
+            name.
         MissingExtra: a package is not installed.
     """
 
@@ -92,8 +91,6 @@ class OnnxExport(Callback):
         making.require("export")
         if not prefix or Path(prefix).name != prefix:
             raise ConfigError(f"export.prefix: wanted the beginning of a file's name, got '{prefix}'")
-        if directory is not None:
-            trust.admit_place(directory, Path(directory), "export.directory")
         self.directory, self.prefix = None if directory is None else Path(directory).absolute(), prefix
         if every < 0 or (keep is not None and keep < 1):
             raise ConfigError(f"export: wanted every >= 0 and keep >= 1, got every={every} and keep={keep}")
@@ -231,5 +228,5 @@ def write_file(agent: Any, outer: Outer, path: Path, metadata: Mapping[str, Any]
         data = making.onnx_bytes(graph, metadata, version=metadata["model_version"])
         parity = compare(running(data, graph), Reference(agent, graph), edges(graph), lenient=True)
     about = {**metadata, **interface(graph), "parity": {"edges": parity.rows, "largest_at_edges": parity.largest}}
-    write_json(path.with_name(f"{path.name}.json"), about)
+    making.write_about(path, about)
     replace(path, data)

@@ -2,9 +2,10 @@
 
 import importlib.resources
 import io
+import json
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +39,11 @@ from rlrun.export.checking import (
 )
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.network import NetworkAgent, outer_of
-from rlrun.loading.policy import Frozen, Judged, Restored, frozen, has_agent, judged, require_own_folder
+from rlrun.loading.policy import Frozen, Judged, Restored, frozen, has_agent, judged
 from rlrun.nn import Decoder
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import counted, replace, sized, write_json
+from rlrun.runs.files import counted, finite, replace, sized, write_json
+from rlrun.runs.trust import remember, require_trusted
 
 DRAWN = 72  # inputs of a network that both answer
 TRACED = 3  # envs of the inputs that are traced; any number is taken in the end
@@ -86,7 +88,7 @@ def export_onnx(
     stochastic: bool = False,
     seed: int = 0,
     network: str | None = None,
-    trust: Iterable[str] = (),
+    trust: bool = False,
 ) -> Export:
     """Write the policy of a run as a file that needs no `rlrun`, and prove that it acts the same.
 
@@ -100,7 +102,7 @@ def export_onnx(
         stochastic: draw actions, by noise that is an input, in place of the best ones.
         seed: of the episode whose observations both answer.
         network: config path of a network, in place of the policy; None = the policy, or the only network.
-        trust: packages that the run's config may import, beyond those of any run and of the user's project.
+        trust: build it though it was not made here, and remember that.
 
     Raises:
         RequestError: no such run or checkpoint, a package is missing, or the policy cannot be exported.
@@ -108,16 +110,17 @@ def export_onnx(
     """
     where = RunDir.open(run).checkpoint(checkpoint)
     require("export-onnx")
-    if network is not None or not has_agent(run, trust):
+    require_trusted(run, trust)
+    if network is not None or not has_agent(run):
         if stochastic:
             raise RequestError("--stochastic goes with a policy; a network draws nothing")
-        with judged(run, network, trust, device="cpu") as parts:
+        with judged(run, network, device="cpu") as parts:
             path = _place(parts, output, f"{parts.path.rpartition('.')[2]}.onnx")
             parts.take_only(where)
             data, about = _network(parts, where, {"file": path.name, "seed": seed})
         _write(path, data, about)
         return Export(path, about, len(data))
-    with frozen(run, trust, device="cpu") as policy:
+    with frozen(run, device="cpu") as policy:
         path = _place(policy, output, "policy.onnx")
         policy.take_only(where)
         agent, env = policy.agent, policy.env
@@ -171,7 +174,6 @@ def _place(parts: Restored, output: Path | str | None, name: str) -> Path:
     """Return the path of the file; its folder is there."""
     path = parts.directory.exports / name if output is None else Path(output).absolute()
     if output is None:
-        require_own_folder(parts.directory.exports)
         parts.directory.exports.mkdir(exist_ok=True)
     elif not path.parent.is_dir():
         raise RequestError(f"{path.parent} is no folder; make it, or name another --output")
@@ -242,9 +244,20 @@ def _parity(run: Run, reference: Reference, rows: Sequence[Columns], seed: int) 
     }
 
 
+def said_of_env(about: Mapping[str, Any]) -> str:
+    """Return what FILE.json says of the environment, as text that is trusted or not."""
+    return json.dumps(finite(about.get("env")), sort_keys=True, default=str)
+
+
+def write_about(path: Path, about: Mapping[str, Any]) -> None:
+    """Write FILE.json beside a policy's file, and trust the environment that it names."""
+    remember(said_of_env(about))
+    write_json(path.with_name(f"{path.name}.json"), about)
+
+
 def _write(path: Path, data: bytes, about: Mapping[str, Any]) -> None:
     """Write all files, that of the policy last."""
-    write_json(path.with_name(f"{path.name}.json"), about)
+    write_about(path, about)
     client = importlib.resources.files("rlrun.export").joinpath("play_onnx.py").read_bytes()
     replace(path.with_name("play_onnx.py"), client)
     replace(path, data)

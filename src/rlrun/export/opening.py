@@ -1,7 +1,6 @@
-"""Open an exported policy, which may be untrusted, with the environment that it acts in."""
+"""Open an exported policy with the environment that it acts in."""
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun import config as configuration
 from rlrun.config.build import Builder
 from rlrun.config.overrides import Override, apply, listed, parse
+from rlrun.config.places import add_to_path, project_dir
 from rlrun.config.schema import check_kinds
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.env import Env
@@ -20,12 +20,12 @@ from rlrun.env.wrapper_state import States
 from rlrun.export import play_onnx
 from rlrun.export.acting import FileAgent, cause
 from rlrun.export.graph import Outer
-from rlrun.export.making import require
+from rlrun.export.making import require, said_of_env
 from rlrun.loading.assembly import one_at_a_time
 from rlrun.loading.policy import Frozen, frozen, has_agent, has_env
 from rlrun.runs.directory import CHECKPOINT, RunDir
 from rlrun.runs.files import place_of, read_bytes, read_json
-from rlrun.security import trust
+from rlrun.runs.trust import require_remembered
 
 SUFFIX = ".onnx"
 LARGEST = 1 << 31  # bytes: protobuf has no larger messages
@@ -101,10 +101,10 @@ def is_export(path: Path | str) -> bool:
     return (place := place_of(path)).suffix == SUFFIX and not place.is_dir()
 
 
-def refuse_overrides(run: Path | str, trust: Iterable[str], overrides: Iterable[str]) -> None:
+def refuse_overrides(run: Path | str, overrides: Iterable[str]) -> None:
     """Refuse overrides that a run with an environment of its own does not take, with a RequestError."""
     for override in _settings(overrides):
-        if not override.startswith(tuple(f"{place}." for place in VARIED)) and has_env(run, trust):
+        if not override.startswith(tuple(f"{place}." for place in VARIED)) and has_env(run):
             raise RequestError(
                 f"{override}: a run plays in its own environment, changed by env.kwargs.KEY=VALUE alone; other "
                 "overrides go with an exported policy, FILE.onnx"
@@ -112,7 +112,7 @@ def refuse_overrides(run: Path | str, trust: Iterable[str], overrides: Iterable[
 
 
 @contextlib.contextmanager
-def frozen_in(run: Path | str, trust: Iterable[str], overrides: Iterable[str], *, act: str) -> Iterator[Frozen]:
+def frozen_in(run: Path | str, overrides: Iterable[str], *, act: str) -> Iterator[Frozen]:
     """Open a run in its own environment, or one that learned from data alone in the one that overrides name.
 
     overrides: that `refuse_overrides` admits.
@@ -122,13 +122,13 @@ def frozen_in(run: Path | str, trust: Iterable[str], overrides: Iterable[str], *
         RequestError: the run has no agent, or overrides name no environment though it has none.
     """
     overrides, place = listed(overrides), place_of(run)
-    if has_env(place, trust) or not has_agent(place, trust):
+    if has_env(place) or not has_agent(place):
         varied = {override.key: override.value for override in parse(overrides)}
         changed = configuration.load(RunDir.open(place).config) if varied else None
         for key, value in varied.items():
             for where in (key, f"evaluation.{key}"):
                 OmegaConf.update(changed, where, value, force_add=True)  # type: ignore[arg-type]
-        with frozen(place, trust, typed=varied, elsewhere=changed) as policy:
+        with frozen(place, elsewhere=changed) as policy:
             yield policy
         return
     parsed = _of_environments(overrides, "a run that learned from data alone")
@@ -137,8 +137,7 @@ def frozen_in(run: Path | str, trust: Iterable[str], overrides: Iterable[str], *
             f"{place} learned from data alone and has no environment; name one: rlrun {act} {place} env=NAME (or "
             "env.id=ID, env.target=CLASS)"
         )
-    typed = {override.key: override.value for override in parsed}
-    with frozen(place, trust, typed=typed, elsewhere=_named(parsed)) as policy:
+    with frozen(place, elsewhere=_named(parsed)) as policy:
         yield policy
 
 
@@ -168,31 +167,28 @@ def _settings(overrides: Iterable[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def exported(path: Path | str, overrides: Iterable[str] = (), packages: Iterable[str] = ()) -> Iterator[Exported]:
+def exported(path: Path | str, overrides: Iterable[str] = (), *, trust: bool = False) -> Iterator[Exported]:
     """Open an exported policy; its environment is closed at the end.
-
-    As long as the `with` block lasts, an environment that FILE.json names imports what `security.trust` admits.
 
     Args:
         path: of the file; `path` + `.json` describes it.
         overrides: of a command line: another environment, or changes to the one that the file names.
-        packages: what its environment may import beyond what any run may.
+        trust: make the environment that FILE.json names though it was not written here, and remember that.
 
     Raises:
-        RequestError: the file cannot be read or acts in another environment, this cannot be made, or a package is
-            missing.
+        RequestError: the file cannot be read or acts in another environment, this is not trusted or cannot be made, or
+            a package is missing.
     """
     path, parsed = place_of(path), _of_environments(_settings(overrides), "an exported policy")
     require("a policy that is an .onnx file", "onnxruntime")
-    packages = trust.require_of_use(packages)
     data, about = _read(path)
-    own = any(override.key in NAMING for override in parsed)  # then nothing is imported that the file names
-    limits = trust.limited(packages, run=path, typed={override.key: override.value for override in parsed})
-    with one_at_a_time(), contextlib.nullcontext() if own else limits:
-        try:
-            policy = Exported(path, data, about, (_chosen if own else _config)(path, about, parsed))
-        except RecursionError as error:
-            raise RunDirError(f"{path}.json is damaged: a value in it is nested too deeply") from error
+    own = any(override.key in NAMING for override in parsed)  # then nothing is built that the file names
+    if not own:
+        why = f"its environment was not named here; read {path}.json, then say --trust, or name another one: env=NAME"
+        require_remembered(path, [said_of_env(about)], trust, why)
+        add_to_path(project_dir())
+    with one_at_a_time():
+        policy = Exported(path, data, about, (_chosen if own else _config)(path, about, parsed))
         try:
             yield policy
         finally:
@@ -260,8 +256,6 @@ def _config(path: Path, about: Mapping[str, Any], overrides: Sequence[Override])
         if "network" in about:
             raise RequestError(f"{path.name} is a network, no policy: rlrun.load(FILE).predict(observation) asks it")
         raise RequestError(f"{path.name} does not say what it acts in; name that: rlrun eval {path.name} env=NAME")
-    if "${" in json.dumps(section) or isinstance(section.get("max_steps"), dict):
-        raise RunDirError(f"{path}.json is damaged: what it says of its environment is no plain value")
     env = {key: value for key, value in section.items() if key in ENV and value is not None}
     config = OmegaConf.create({"env": BLANK | env, "evaluation": {"max_steps": section.get("max_steps")}})
     for override in overrides:

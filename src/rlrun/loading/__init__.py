@@ -1,1 +1,1 @@
-"""Build objects from a config or a checkpoint, also of an untrusted run."""
+"""Build objects from a config or a checkpoint."""

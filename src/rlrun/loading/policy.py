@@ -1,12 +1,12 @@
-"""Open a run that another person may have made: its files are checked, and the imports of its config limited.
+"""Open a run, and build its policy as it was at a checkpoint: what is evaluated, looked at and exported.
 
-`frozen` builds its policy as it was at a checkpoint: what is evaluated, looked at and exported.
+Commands ask `rlrun.runs.trust` before.
 """
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -19,8 +19,9 @@ from rlrun import config as configuration
 from rlrun.callbacks import Validation
 from rlrun.checkpointing import load
 from rlrun.collect import Agent
-from rlrun.config.build import Builder
+from rlrun.config.build import Builder, register_resolvers
 from rlrun.config.interpolation import plain
+from rlrun.config.places import add_to_path, project_dir
 from rlrun.config.reading import ROOTS, reached, resolve_texts
 from rlrun.config.schema import KINDS, SETTINGS, check_kinds
 from rlrun.core.errors import BuildError, ConfigError, RequestError, RunDirError, SpaceError, did_you_mean
@@ -39,9 +40,7 @@ from rlrun.loading.assembly import (
 )
 from rlrun.runs.checkpoint_manifest import read_manifest
 from rlrun.runs.directory import RunDir, checkpoint_key
-from rlrun.runs.files import read_json, require_own_database, require_own_file
-from rlrun.runs.learners import places_in
-from rlrun.security import trust
+from rlrun.runs.files import read_json
 
 REQUIRED = ("seed", "device", "threads", "precision", "stop")  # read before anything is built
 READ = (*REQUIRED, "learners")  # runs of before have no learners
@@ -56,39 +55,27 @@ class Arrival(NamedTuple):
 
 
 @contextmanager
-def arrived(run: Path | str, packages: Iterable[str] = (), typed: Mapping[str, Any] | None = None) -> Iterator[Arrival]:
-    """Open a run; as long as the `with` block lasts, configs import only what `rlrun.security.trust` admits.
-
-    Other threads that build parts wait until then.
-
-    Args:
-        run: a run directory.
-        packages: what its config may import beyond that, as `--trust` names it.
-        typed: config key -> value, what the user typed; the names among the values are admitted, too.
+def arrived(run: Path | str) -> Iterator[Arrival]:
+    """Open a run that is trusted; other threads that build parts wait until the `with` block ends.
 
     Raises:
-        RequestError: there is no such run, its config or manifest is damaged, or a package is not there.
+        RequestError: there is no such run, or its config or manifest is damaged.
     """
-    packages = trust.require_of_use(packages)
     directory = RunDir.open(run)
     about = read_json(directory.manifest)
-    _check_about(about, directory.manifest)
-    with one_at_a_time(), trust.limited(packages, run=directory.path, project=about.get("project"), typed=typed):
-        try:
-            config = configuration.load(directory.config)
-            _check(config, directory.config)
-        except RecursionError as error:
-            raise ConfigError(f"{directory.config} is damaged: a text in it is nested too deeply") from error
-        yield Arrival(directory, config, about)
-
-
-def _check_about(about: Any, path: Path) -> None:
     if not isinstance(about, dict):
-        raise RunDirError(f"{path} is damaged: wanted keys with values, got a {type(about).__name__}")
-    past = about.get("resumed", [])
-    for record in (about, *past) if isinstance(past, list) else (None,):
-        if not isinstance(record, dict) or not isinstance(record.get("packages", {}), dict):
-            raise RunDirError(f"{path} is damaged: it lacks what every run records")
+        raise RunDirError(f"{directory.manifest} is damaged: wanted keys with values, got a {type(about).__name__}")
+    with one_at_a_time():
+        add_to_path(project_dir())
+        config = configuration.load(directory.config)
+        register_resolvers(plain(config))
+        _check(config, directory.config)
+        try:
+            yield Arrival(directory, config, about)
+        except BuildError as error:
+            if isinstance(error.__cause__, ModuleNotFoundError) and about.get("project") not in (None, os.getcwd()):
+                error.args = (f"{error}; the run was started in {about['project']}",)
+            raise
 
 
 def _check(config: DictConfig, path: Path) -> None:
@@ -108,36 +95,6 @@ def _check(config: DictConfig, path: Path) -> None:
         if value is not None:
             OmegaConf.update(resolved, key, value, force_add=True)
     check_kinds(resolved)
-
-
-def require_own_folder(folder: Path) -> None:
-    """Refuse a link to somewhere else, or no folder, in place of a folder of the run.
-
-    Raises:
-        RunDirError: it is one.
-    """
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise RunDirError(f"{folder} is a link or a file; rlrun writes into folders and files of its own only")
-
-
-def require_own_files(run: RunDir) -> None:
-    """Refuse to write into what is no plain file of the run itself: a link could lead to any file of the user's.
-
-    Raises:
-        RunDirError: naming the first.
-    """
-    folders = (run.exports, run.videos, run.tensorboard, run.mlflow)
-    for folder in (run.checkpoints, run.wandb, *folders):
-        require_own_folder(folder)
-    require_own_database(run.mlflow / "mlflow.db")
-    for path in filter(Path.is_symlink, (run.config, run.overrides, run.manifest)):
-        require_own_file(path)  # its content may go to a service
-    if (settings := run.wandb / "settings").exists():
-        raise RunDirError(f"{settings} cannot be used: W&B would take its settings from it; delete the file")
-    listed = [folder.iterdir() for folder in (*places_in(run.checkpoints), *folders) if folder.is_dir()]
-    for path in (run.metrics, run.log, *sorted(chain.from_iterable(listed))):
-        if path.is_symlink() or not path.is_dir():
-            require_own_file(path)
 
 
 class Restored:
@@ -348,8 +305,7 @@ class Judged(Restored):
     def _named(self, network: str | None, validated: Any) -> str:
         """Return the path of the network that was named, of the only one, or of that which is validated."""
         networks = plain(self.config).get("networks") or {}
-        names = [name for name, node in networks.items() if node is not None and str(name).isidentifier()]
-        paths = [f"networks.{name}" for name in names]  # a file may be called by one
+        paths = [f"networks.{name}" for name, node in networks.items() if node is not None]
         if network is None and (only := paths if len(paths) == 1 else [p for p in paths if validated == f"${{{p}}}"]):
             return only[0]
         parts = (network or "").split(".")
@@ -360,54 +316,46 @@ class Judged(Restored):
 
 
 @contextmanager
-def judged(
-    run: Path | str, network: str | None = None, trust: Iterable[str] = (), *, device: str | None = None
-) -> Iterator[Judged]:
-    """Open a run that another person may have made, and build a network and what judges it; arguments as of `frozen`.
+def judged(run: Path | str, network: str | None = None, *, device: str | None = None) -> Iterator[Judged]:
+    """Open a run, and build a network and what judges it; arguments as of `frozen`.
 
     network: path in the config, such as networks.classifier, or of a part, such as networks.vae.decoder; None = the
         only one, or else that which is validated.
     """
-    with process_restored(), arrived(run, trust) as arrival:
+    with process_restored(), arrived(run) as arrival:
         yield Judged(arrival, network, device)
 
 
-def has_env(run: Path | str, trust: Iterable[str] = ()) -> bool:
+def has_env(run: Path | str) -> bool:
     """Return True if a run has an environment; one that learns from data alone has none."""
-    with arrived(run, trust) as arrival:
-        return arrival.config.get("env") is not None
+    return configuration.load(RunDir.open(run).config).get("env") is not None
 
 
-def has_agent(run: Path | str, trust: Iterable[str] = ()) -> bool:
+def has_agent(run: Path | str) -> bool:
     """Return True if a run has an agent; one that learns from data alone may have none."""
-    with arrived(run, trust) as arrival:
-        return arrival.config.get("agent") is not None
+    return configuration.load(RunDir.open(run).config).get("agent") is not None
 
 
 @contextmanager
 def frozen(
     run: Path | str,
-    trust: Iterable[str] = (),
     *,
-    typed: Mapping[str, Any] | None = None,
     device: str | None = None,
     only_acts: bool = False,
     elsewhere: DictConfig | None = None,
 ) -> Iterator[Frozen]:
-    """Open a run that another person may have made, build its agent and environment, and close them in the end.
+    """Open a run, build its agent and environment, and close them in the end.
 
     Args:
         run: a run directory.
-        trust: packages that its config may import, beyond those of any run and of the user's project.
-        typed: config key -> value, what the user typed; the names among the values are admitted, too.
         device: where the policy goes; None = as in the run.
         only_acts: make no environment, if the manifest has its spaces.
         elsewhere: config of an environment in place of the run's.
 
     Raises:
-        RequestError: there is no such run, it is damaged, or it names code that is not trusted.
+        RequestError: there is no such run, or it is damaged.
     """
-    with process_restored(), arrived(run, trust, typed) as arrival:
+    with process_restored(), arrived(run) as arrival:
         if arrival.config.get("agent") is None:
             raise RequestError(f"{arrival.directory.path}: this run has no agent that plays; it learns from data alone")
         policy = Frozen(arrival, device, only_acts=only_acts, elsewhere=elsewhere)

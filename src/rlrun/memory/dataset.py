@@ -20,11 +20,10 @@ from rlrun.memory.adaptors import Adaptor, adapt, adapted, arrange
 from rlrun.memory.episodes import flat, nest, stack
 from rlrun.memory.loaders import chosen
 from rlrun.memory.samplers import Rows
-from rlrun.memory.sources import EMPTY, MINARI, table_of
+from rlrun.memory.sources import EMPTY, table_of
 from rlrun.memory.table import Table
 from rlrun.runs import learners
 from rlrun.runs.files import counted, main_memory, open_regular, reason
-from rlrun.security import trust
 
 
 class DatasetLoader:
@@ -55,7 +54,7 @@ class DatasetLoader:
         device: of the batches.
 
     Raises:
-        ConfigError: the data set is nothing to learn from; or an untrusted run names a file outside its directory.
+        ConfigError: the data set is nothing to learn from.
     """
 
     def __init__(
@@ -239,12 +238,11 @@ def source_of(dataset: Any, columns: Sequence[str] | None = None) -> Columns | I
     """Return what reads the rows of a data set, as `DatasetLoader` takes it.
 
     Raises:
-        ConfigError: it is nothing to learn from, or a file outside of an untrusted run.
+        ConfigError: it is nothing to learn from.
     """
     if isinstance(dataset, DatasetPart):
         return dataset if columns is None else dataclasses.replace(dataset, names=chosen(columns, dataset.names))
     if isinstance(dataset, str | Path):
-        trust.admit_place(str(dataset), None if str(dataset).startswith(MINARI) else Path(dataset), "loader.dataset")
         arrays = str(dataset).endswith(".npz")
         dataset = read_arrays(Path(dataset).expanduser()) if arrays else table_of(str(dataset))
     if isinstance(dataset, Table):

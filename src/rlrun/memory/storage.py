@@ -21,7 +21,6 @@ from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.columns import Column
 from rlrun.memory.episodes import nest
-from rlrun.security import trust
 
 PACKED_ROWS = "packed rows"  # no name of a column
 STAGED = 256  # rows; larger blocks are not kept
@@ -39,7 +38,7 @@ class Storage:
         sparse: a `rlrun.memory.sparse.Sparse` by name for columns that not all slots have.
 
     Raises:
-        ConfigError: the disk has no place for them, or an untrusted run names a directory outside of it.
+        ConfigError: the disk has no place for them.
     """
 
     def __init__(
@@ -49,8 +48,6 @@ class Storage:
         directory: Path | None,
         sparse: Mapping[str, Any],
     ) -> None:
-        if directory is not None and directory.resolve() != Path.cwd():
-            trust.admit_place(str(directory), directory, "memory.directory")
         self.columns = {column.name: column for column in columns}
         self.directory = directory
         self.sparse = sparse

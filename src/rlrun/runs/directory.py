@@ -25,6 +25,7 @@ from typing import Any, Literal, get_args
 
 from rlrun.core.errors import RlrunError, RunDirError, printable
 from rlrun.runs import lock as locks
+from rlrun.runs import trust
 from rlrun.runs.files import head, known, place_of, read_bytes, read_json, reason, write_json, write_text
 
 Status = Literal["running", "completed", "failed", "stopped"]
@@ -168,9 +169,11 @@ class RunDir:
         raise RunDirError(f"{place} is not a run directory: it has no config.yaml with a manifest.json{hint}")
 
     def start(self, *, config: str, overrides: Iterable[str], manifest: Mapping[str, Any]) -> None:
-        """Write what was asked for; with the manifest, the last file, the folder becomes a run."""
+        """Write what was asked for, and trust it; with the manifest, the last file, the folder becomes a run."""
+        listed = "".join(f"{override}\n" for override in overrides)
+        trust.remember(config, listed)  # before they are written: a kill in between leaves a run that is trusted
         write_text(self.config, config)
-        write_text(self.overrides, "".join(f"{override}\n" for override in overrides))
+        write_text(self.overrides, listed)
         self.write_status("running")
         write_json(self.manifest, manifest)
 
@@ -310,6 +313,12 @@ class RunDir:
 def is_run(path: Path) -> bool:
     """Return True if a folder is a run's."""
     return (path / "manifest.json").is_file() and os.path.lexists(path / "config.yaml")
+
+
+def in_a_run(folder: Path) -> bool:
+    """Return True if a folder is that of a run or a sweep, or inside one: its code is never put on the path."""
+    above = {path for place in (folder.absolute(), folder.resolve()) for path in (place, *place.parents)}
+    return any(is_run(path) or (path / "sweep.json").is_file() for path in above)
 
 
 def runs_beneath(path: Path) -> list[RunDir]:

@@ -132,8 +132,13 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file as a whole; numbers that JSON lacks (NaN, infinity) become null."""
-    write_text(path, json.dumps(finite(value), indent=2, allow_nan=False, default=str) + "\n")
+    """Replace a JSON file as a whole."""
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Return the content of a JSON file; numbers that JSON lacks (NaN, infinity) become null."""
+    return json.dumps(finite(value), indent=2, allow_nan=False, default=str) + "\n"
 
 
 def open_regular(path: Path, *, follow: bool = False) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlrun.core.errors import LearnerError
 from rlrun.runs import processes
-from rlrun.security.trust import Limit, limits
 
 if TYPE_CHECKING:  # commands that look at checkpoints only do without torch
     from torch import Tensor, nn
@@ -237,7 +236,6 @@ class LearnerJob:
         composed: what the run is made of.
         run: the run directory.
         checkpoint: name of the one to resume from, or None.
-        limits: what restricts configs in its process.
         token: by which the first learner, and all others with it, owns the run.
     """
 
@@ -248,7 +246,6 @@ class LearnerJob:
     composed: Any
     run: Path
     checkpoint: str | None
-    limits: Sequence[Limit]
     token: str | None = None
 
 
@@ -318,7 +315,7 @@ def process_group(count: int, backend: str, job: Callable[..., LearnerJob]) -> I
         place = Path(folder) / "learners"
         try:
             for number in range(1, count):
-                members.append(Member(job(number=number, count=count, place=place, backend=backend, limits=[*limits])))
+                members.append(Member(job(number=number, count=count, place=place, backend=backend)))
             for member in members:
                 while not member.is_ready():
                     pass

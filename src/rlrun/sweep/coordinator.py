@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import socket
 import time
@@ -24,12 +25,13 @@ from rlrun.runs.processes import TWICE, describe_exit, handled
 from rlrun.runs.progress import counted_updates, last_line, number_of, quiet_for
 from rlrun.sweep.children import STOPPED, Child
 from rlrun.sweep.job_store import SILENT, Entry, JobStore, State, place_of
-from rlrun.sweep.local import BUDGET, Local
+from rlrun.sweep.local import Local
 from rlrun.sweep.remote import LATE, Remote, Submitted
 
 if TYPE_CHECKING:
     from rlrun.sweep.search import Search
 
+BUDGET = re.compile(r"stop\.[a-z_]+=[0-9][0-9_.e+-]{0,31}", re.ASCII)
 PAUSE = 0.01  # seconds between two looks at the jobs
 REST = 0.5  # seconds between two looks for jobs to claim, if none was there and none has ended since
 AGAIN = 5.0  # seconds until a job is claimed again whose process stopped unasked: another process may work on it

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from rlrun.config.overrides import NUMBER, SUBDIR
 from rlrun.core.errors import ConfigError, RunDirError, printable
 from rlrun.runs.files import require_own_database
+from rlrun.runs.trust import remember
 
 if TYPE_CHECKING:
     from rlrun.config.expansion import Job
@@ -75,10 +76,8 @@ class Task:
         key: of the job.
         run: its run directory.
         overrides: of its command line.
-        composed: what the user's overrides were composed to; None where the overrides came with the sweep's folder, and
-            what they import is limited.
+        composed: what the overrides were composed to; None where the job composes them itself.
         owner: the coordinator that claimed the job; None where there is none.
-        trust: packages that the user trusts beyond those of any run.
     """
 
     folder: Path
@@ -88,7 +87,6 @@ class Task:
     config_dir: Path | None = None
     composed: bytes | None = None
     owner: str | None = None
-    trust: tuple[str, ...] = ()
 
     @property
     def log(self) -> Path:
@@ -144,6 +142,8 @@ class JobStore:
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Add jobs; a completed one is pending again if its overrides changed, such as its budget."""
+        jobs = list(jobs)
+        remember(*(json.dumps(job.overrides) for job in jobs))
         with self._writing() as job_store:
             for job in jobs:
                 overrides = json.dumps(job.overrides)

@@ -1,25 +1,17 @@
 """The tasks of jobs, how many a machine can run, and jobs as processes of this machine."""
 
 import os
-import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
-from rlrun import config as configuration
-from rlrun.config.expansion import Job, job_of
+from rlrun.config.expansion import Job
 from rlrun.config.overrides import parse
-from rlrun.core.errors import ConfigError, RunDirError
-from rlrun.runs.files import require_own_file
 from rlrun.runs.manifest import cores
 from rlrun.sweep import children
 from rlrun.sweep.job_store import Entry, Task, place_of
 
-BUDGET = re.compile(r"stop\.[a-z_]+=[0-9][0-9_.e+-]{0,31}", re.ASCII)
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # names the accelerators that a process may use
-FOLDERS = ("jobs", "logs", "launches")  # of a sweep
 
 
 def work(task: Task) -> int:
@@ -36,45 +28,22 @@ class Tasks:
     Attributes:
         folder: of the sweep.
         config_dir: the user's own conf folder.
-        typed: jobs whose overrides the user typed, by their keys; what the others import is limited, as of any run.
-        trust: packages beyond those of any run.
+        typed: jobs that are composed already, by their keys.
     """
 
     folder: Path
     config_dir: Path | None = None
     typed: Mapping[str, Job] = field(default_factory=dict)
-    trust: tuple[str, ...] = ()
 
     def task(self, entry: Entry) -> Task:
         """Return what the process of a job needs to know."""
         run, composed = self.folder / place_of(entry), self._composed(entry)
-        return Task(self.folder, entry.key, run, entry.overrides, self.config_dir, composed, entry.owner, self.trust)
+        return Task(self.folder, entry.key, run, entry.overrides, self.config_dir, composed, entry.owner)
 
     def _composed(self, entry: Entry) -> bytes | None:
-        """Return the composed config of a job whose overrides the user typed, except for a raised budget."""
+        """Return the composed config of a job whose overrides are those of now."""
         job = self.typed.get(entry.key)
-        if job is None or job.overrides == entry.overrides:
-            return None if job is None else job.composed
-        if all(map(BUDGET.fullmatch, {*entry.overrides} - {*job.overrides})):
-            with suppress(ConfigError):
-                recomposed = job_of(configuration.compose(entry.overrides, self.config_dir), entry.label)
-                return recomposed.composed if recomposed.key == entry.key else None
-        return None
-
-
-def require_own(folder: Path, *files: str) -> None:
-    """Refuse a sweep's folder in which one of these files leads out of it, or what jobs write to.
-
-    Raises:
-        RunDirError: naming the symbolic link.
-    """
-    named = [folder / name for name in (*files, *FOLDERS)]
-    inside = (entry for name in FOLDERS[:2] if (folder / name).is_dir() for entry in (folder / name).iterdir())
-    for path in chain(named, inside):  # folders before what is in them
-        if path.is_symlink():
-            raise RunDirError(f"{path} is a symbolic link, which a sweep does not follow")
-        if not path.is_dir():
-            require_own_file(path)
+        return job.composed if job is not None and job.overrides == entry.overrides else None
 
 
 class Local:

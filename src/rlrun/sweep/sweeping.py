@@ -4,7 +4,7 @@ Overrides of the sweep itself choose all but its jobs: `launcher=slurm launcher.
 `+sweep=optuna`.
 """
 
-import re
+import json
 import socket
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,12 +20,13 @@ from rlrun.commands.ls import about
 from rlrun.config.build import Builder
 from rlrun.config.composition import OF_SWEEPS, describe_presets
 from rlrun.config.expansion import Job
-from rlrun.core.errors import ConfigError, RunDirError
+from rlrun.core.errors import RunDirError
 from rlrun.runs.directory import RunDir, is_run
-from rlrun.runs.files import known, reason, write_json
+from rlrun.runs.files import json_text, known, read_bytes, reason, write_text
+from rlrun.runs.trust import remember, require_remembered, said_by
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.job_store import JOB_STORE, Entry, JobStore, place_of
-from rlrun.sweep.local import Tasks, require_own
+from rlrun.sweep.local import Tasks
 from rlrun.sweep.remote import remove_launches
 from rlrun.sweep.search import Optuna, Search, SearchPlan
 from rlrun.sweep.search.search import ANSWER
@@ -34,11 +35,6 @@ from rlrun.sweep.showing import Show, summary
 
 ABOUT = "sweep.json"
 PRIMARY = "multirun"  # the config file that lists the groups of a sweep's own overrides
-# Overrides that may be read from an untrusted sweep folder: none is code, and none names a place.
-PLAIN = re.compile(
-    r"launcher(\.(cluster|partition|account|qos|constraint|time|signal_delay|memory|cpus|gpus|parallel))?=[\w.-]{1,64}",
-    re.ASCII,
-)
 
 
 def apart(overrides: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -58,20 +54,27 @@ def recalled(overrides: Iterable[str], about: Path) -> list[str]:
     """Return overrides of a sweep that is resumed, and the launcher's of its beginning, unless they have some.
 
     about: the file in which these were noted.
+    """
+    typed = list(overrides)
+    return typed if "launcher" in map(_group, typed) else [*known(about).get("launcher", []), *typed]
+
+
+def require_trusted(folder: Path, trust: bool = False) -> None:
+    """Refuse to run jobs of a sweep that was not made here, and of runs in it.
+
+    Args:
+        folder: of the sweep.
+        trust: run them, and remember them.
 
     Raises:
-        ConfigError: a noted override is one that the user has to type.
+        RequestError: a job is not trusted, or the sweep cannot be read.
     """
-    typed, noted = list(overrides), known(about).get("launcher", [])
-    if "launcher" in map(_group, typed) or not isinstance(noted, list):
-        return typed
-    for override in noted:
-        if not isinstance(override, str) or not PLAIN.fullmatch(override):
-            raise ConfigError(
-                f"this sweep was begun with {str(override)[:80]!r}, which is not taken from its folder: "
-                "type all overrides of the launcher again, or launcher=local"
-            )
-    return [*noted, *typed]
+    entries = JobStore(folder / JOB_STORE).entries()
+    notes = [read_bytes(path) for name in (ABOUT, SEARCH) if (path := folder / name).exists()]
+    jobs = [json.dumps(entry.overrides) for entry in entries]
+    runs = [text for entry in entries for text in said_by(folder / place_of(entry))]
+    why = f"this sweep was not made here; read {folder / ABOUT} and the overrides of its jobs, then say --trust"
+    require_remembered(folder, [*notes, *jobs, *runs], trust, why)
 
 
 class Means:
@@ -151,6 +154,7 @@ def sweep(
     workers: int | None = None,
     limits: Limits | None = None,
     means: Means | None = None,
+    trust: bool = False,
 ) -> SweepOutcome:
     """Run jobs, those first that were begun before.
 
@@ -162,13 +166,16 @@ def sweep(
         workers: jobs at a time; None = as many as the launcher has room for.
         limits: when to give up.
         means: with which the jobs are launched; None = local processes.
+        trust: also run jobs of the folder that were not added here, and remember them.
 
     Raises:
-        RunDirError: the folder holds something else, or cannot be written.
+        RequestError: the folder holds something else, is not trusted, or cannot be written.
     """
     means = means or Means()
     launching = means.ready_launcher(endless=plan is not None and workers is None)
     folder = _sweep_folder(folder)
+    if (folder / JOB_STORE).exists():
+        require_trusted(folder, trust)
     job_store, jobs = JobStore(folder / JOB_STORE), list(jobs)
     if plan is not None:
         if not (folder / SEARCH).exists() and job_store.entries():
@@ -178,8 +185,9 @@ def sweep(
     if not is_sweep(folder):  # the last of its files: what is a sweep has its jobs
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
         about["launcher"] = [override for override in means.overrides if _group(override) == "launcher"]
-        write_json(folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd())})
-    # The folder may be untrusted, and so are its other jobs.
+        text = json_text({**about, "host": socket.gethostname(), "project": str(Path.cwd())})
+        remember(text)
+        write_text(folder / ABOUT, text)
     typed = {job.key: job for job in jobs}
     launcher = launching(Tasks(folder, config_dir, typed=typed))
     preset = describe_presets([job.preset for job in jobs] if plan is None else [plan.preset])
@@ -195,18 +203,16 @@ def resume(
     config_dir: Path | None = None,
     workers: int | None = None,
     limits: Limits | None = None,
-    trust: Iterable[str] = (),
     means: Means | None = None,
 ) -> SweepOutcome:
     """Resume a sweep: run what is missing, and what was begun and not finished, from its newest checkpoint.
 
     Args:
-        path: the sweep's folder. It may come from elsewhere: what its jobs import is limited as for any run.
+        path: the sweep's folder, which is trusted.
         retry_failed: run jobs again that failed, from their newest checkpoint.
         config_dir: the user's own conf folder, the same that the sweep was begun with.
         workers: jobs that run at a time; None = as many as the sweep was begun with.
         limits: when to give up; None = those of the beginning.
-        trust: packages that the user trusts beyond those of any run.
         means: with which the jobs are launched; None = local processes.
 
     Raises:
@@ -215,12 +221,11 @@ def resume(
     folder = path.absolute()
     searched = (folder / SEARCH).is_file()
     launching = (means or Means()).ready_launcher(endless=searched and workers is None)
-    require_own(folder, JOB_STORE)
     job_store = JobStore(folder / JOB_STORE)
     if retry_failed:
         job_store.retry()
-    plan = SearchPlan.load(folder, config_dir, foreign=folder, packages=trust) if searched else None
-    launcher = launching(Tasks(folder, config_dir, trust=tuple(trust)))
+    plan = SearchPlan.load(folder, config_dir) if searched else None
+    launcher = launching(Tasks(folder, config_dir))
     return _coordinate(folder, job_store, launcher, workers=workers, limits=limits, plan=plan)
 
 
@@ -235,8 +240,6 @@ def _coordinate(
     typed: dict[str, Job] | None = None,
     preset: str = "",
 ) -> SweepOutcome:
-    subdirs = [Path(entry.subdir) for entry in job_store.entries() if entry.subdir]
-    require_own(folder, *sorted({str(path) for subdir in subdirs for path in (subdir, *subdir.parents[:-1])}))
     show = Show(folder, grows=plan is not None)
     with (
         closing(launcher),
@@ -267,7 +270,6 @@ def _sweep_folder(folder: Path | None) -> Path:
         ours = ("jobs", "logs", ABOUT, SEARCH)  # of a coordinator that begins the same sweep just now
         if not all(entry.name.lstrip(".").startswith(ours) for entry in folder.iterdir()):
             raise RunDirError(f"sweep directory {folder} is not empty, and no sweep")
-    require_own(folder, JOB_STORE)
     _make(folder)
     return folder
 

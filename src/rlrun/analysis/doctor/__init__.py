@@ -19,10 +19,10 @@ from packaging.utils import canonicalize_name
 
 from rlrun import __version__
 from rlrun.analysis.doctor.imports import Import, try_imports
+from rlrun.config import plugins
 from rlrun.core.errors import installing
 from rlrun.runs import manifest
 from rlrun.runs.files import counted, reason, sized
-from rlrun.security import plugins
 
 Status = Literal["ok", "note", "problem"]
 OURS = "rlrun"

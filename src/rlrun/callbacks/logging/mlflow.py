@@ -18,8 +18,6 @@ from rlrun.callbacks.logging.record import (
 )
 from rlrun.core.errors import MissingExtra
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import require_own_database
-from rlrun.security import trust
 
 BATCH = 1000  # metrics that MLflow takes at once
 
@@ -28,7 +26,7 @@ class Mlflow(Tracker):
     """MLflow, by default the database `mlflow/mlflow.db` of the run.
 
     MLflow forgets nothing: after a resume, records that it has already are not written again. A histogram is its
-    quantiles. An untrusted run stays in its folder, unless the user typed `logger=…`. Usage is not reported.
+    quantiles. Usage is not reported.
 
     Args:
         experiment: that the run is part of.
@@ -52,11 +50,6 @@ class Mlflow(Tracker):
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it says when it makes tables
         self._mlflow: Any = mlflow
         self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
-        chosen = () if uri in (None, os.environ.get("MLFLOW_TRACKING_URI")) else (str(uri),)
-        if self._uri and trust.is_foreign("logger", "mlflow", *chosen):
-            text = "logger mlflow stays in the run's folder: say logger=… again to send it elsewhere"
-            logging.getLogger("rlrun").warning(text)
-            self._uri = None
         self._experiment, self._name = experiment, name
         self._client: Any = None
         self._id = ""
@@ -65,8 +58,6 @@ class Mlflow(Tracker):
         assert run is not None
         run.mlflow.mkdir(exist_ok=True)
         uri = self._uri or f"sqlite:///{run.mlflow / 'mlflow.db'}"
-        if not self._uri:
-            require_own_database(run.mlflow / "mlflow.db")
         self._client = self._mlflow.MlflowClient(tracking_uri=uri)
         self._id = kept_id(run.mlflow / "id", lambda: self._create(titles(run, config)[1]))
         self._client.update_run(self._id, status="RUNNING")

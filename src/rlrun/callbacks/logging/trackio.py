@@ -11,14 +11,13 @@ from rlrun.callbacks.logging.record import Record, Tracker, position, titles
 from rlrun.core.errors import MissingExtra
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import read_json
-from rlrun.security import trust
 
 
 class Trackio(Tracker):
     """trackio: all runs of the user in one folder, TRACKIO_DIR, which `trackio show` displays.
 
     trackio forgets nothing: after a resume, records that it has already are not written again. Nothing leaves the
-    machine before `trackio sync`. An untrusted run that is new to it writes nothing, unless the user typed `logger=…`.
+    machine before `trackio sync`.
 
     Args:
         project: in trackio.
@@ -32,7 +31,6 @@ class Trackio(Tracker):
         except ImportError:
             raise MissingExtra("logger trackio", "trackio", "trackio") from None
         self._project, self._name, self._group = project, name, group
-        self._foreign = trust.is_foreign("logger", "trackio")
         self._session: Any = None
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int = 0, axis: int = 0) -> None:
@@ -46,8 +44,6 @@ class Trackio(Tracker):
         names = {record["id"]: record["name"] for record in SQLiteStorage.get_run_records(self._project)}
         name = names.get(id) or (self._name or name)
         known = SQLiteStorage.get_logs(self._project, name, run_id=id)
-        if self._foreign and not known:
-            raise PermissionError("it comes with the run; say logger=… again")
         SQLiteStorage.init_db(self._project)  # raises what trackio would only warn of later
         self.newest = max(map(position, known), default=-1.0)
         self._session = Run(

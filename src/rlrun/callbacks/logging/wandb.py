@@ -1,7 +1,6 @@
 """Weights & Biases."""
 
 import html
-import logging
 import os
 import secrets
 import shlex
@@ -22,7 +21,6 @@ from rlrun.callbacks.logging.record import (
 )
 from rlrun.core.errors import ConfigError, MissingExtra
 from rlrun.runs.directory import RunDir
-from rlrun.security import trust
 from rlrun.training.metrics import Distribution, Image, Video
 
 MODES = ("offline", "online", "disabled", "shared", "dryrun", "run")  # of W&B
@@ -31,7 +29,7 @@ MODES = ("offline", "online", "disabled", "shared", "dryrun", "run")  # of W&B
 class Wandb(Tracker):
     """Weights & Biases, by default offline; files are in the run's `wandb/`.
 
-    An active wandb run of this process stays active. An untrusted run sends nothing, unless the user typed `logger=…`.
+    An active wandb run of this process stays active.
     No code is stored. Git is not called, as it runs programs that a repository names: the manifest has the commit.
 
     Args:
@@ -65,11 +63,6 @@ class Wandb(Tracker):
         self._mode = mode or os.environ.get("WANDB_MODE", "online" if "WANDB_SWEEP_ID" in os.environ else "offline")
         if self._mode not in MODES:
             raise ConfigError(f"logger.wandb.mode: wanted one of {', '.join(MODES)}, got {self._mode!r}")
-        chosen = () if mode in (None, os.environ.get("WANDB_MODE")) else (str(mode),)
-        if self._mode not in ("offline", "disabled") and trust.is_foreign("logger", "wandb", *chosen):
-            text = "logger wandb stays offline: mode %r comes with the run; say logger=… again"
-            logging.getLogger("rlrun").warning(text, self._mode)
-            self._mode = "offline"
         self._name, self._group = name or os.environ.get("WANDB_NAME"), group or os.environ.get("WANDB_RUN_GROUP")
         self._project, self._tags, self._entity = project, list(tags), entity
         self._session: Any = None

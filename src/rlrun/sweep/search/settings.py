@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +21,9 @@ from rlrun.config.interpolation import plain
 from rlrun.config.overrides import parse
 from rlrun.config.schema import BLOCK, NULL, TRUTH, Kind, converted, either, list_of, one_of, whole
 from rlrun.core.errors import ConfigError, MissingExtra, RunDirError, did_you_mean
-from rlrun.runs.files import counted, read_json, write_json
+from rlrun.runs.files import counted, json_text, read_json, write_text
 from rlrun.runs.progress import RETURN, VALIDATION
-from rlrun.security import trust
+from rlrun.runs.trust import remember
 from rlrun.sweep.job_store import require_apart
 from rlrun.sweep.search.space import Dimension, chosen_in, divide, grid
 
@@ -144,8 +143,6 @@ class SearchPlan:
         overrides: of the jobs; those with several values are searched.
         settings: of the search.
         config_dir: the user's own conf folder.
-        foreign: the folder of untrusted overrides; then composing them is limited as for any run.
-        packages: beyond those that such overrides may name.
 
     Raises:
         ConfigError: an override is wrong, or nothing is to be chosen.
@@ -156,15 +153,10 @@ class SearchPlan:
         overrides: Iterable[str],
         settings: Optuna,
         config_dir: Path | None = None,
-        *,
-        foreign: Path | None = None,
-        packages: Iterable[str] = (),
     ) -> None:
         self.overrides = [override.strip() for override in overrides]
         self.settings = settings
         self.config_dir = config_dir
-        self._foreign = foreign
-        self._packages = tuple(packages)
         fixed, self.dimensions = divide(self.overrides, settings.params, config_dir)
         self.fixed = [override.text for override in parse(fixed) if override.key != "seed"]
         seeds = [override.value for override in parse(fixed) if override.key == "seed"]
@@ -299,12 +291,12 @@ class SearchPlan:
                 raise RunDirError(
                     f"{folder} holds a search with other {name}; only {grow} may change; name another folder"
                 )
-        write_json(path, {"overrides": self.overrides, "sweep": asdict(self.settings)})
+        text = json_text({"overrides": self.overrides, "sweep": asdict(self.settings)})
+        remember(text)
+        write_text(path, text)
 
     @classmethod
-    def load(
-        cls, folder: Path, config_dir: Path | None = None, *, foreign: Path | None = None, packages: Iterable[str] = ()
-    ) -> SearchPlan:
+    def load(cls, folder: Path, config_dir: Path | None = None) -> SearchPlan:
         """Return what is searched in a sweep's folder.
 
         Raises:
@@ -312,7 +304,7 @@ class SearchPlan:
         """
         overrides, settings = _noted(folder / ABOUT)
         try:
-            return cls(overrides, settings, config_dir, foreign=foreign, packages=packages)
+            return cls(overrides, settings, config_dir)
         except ConfigError as error:
             raise RunDirError(f"{folder / ABOUT} is damaged: {error}") from error
 
@@ -331,9 +323,7 @@ class SearchPlan:
         return self._compose(self.fixed)
 
     def _compose(self, overrides: Sequence[str]) -> configuration.Composed:
-        limited = nullcontext() if self._foreign is None else trust.limited(self._packages, run=self._foreign)
-        with limited:
-            return self._composer.compose(overrides)
+        return self._composer.compose(overrides)
 
     @cached_property
     def _composer(self) -> configuration.Composer:

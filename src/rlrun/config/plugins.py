@@ -26,7 +26,7 @@ from rlrun.core.errors import printable
 
 GROUP, RESOLVERS = "rlrun.plugins", "rlrun.resolvers"
 FOLDER = "conf"
-# Their names have rules of their own in `rlrun.security.trust`, which no plugin widens.
+# A plugin is a package of its own.
 FOREIGN = {"rlrun", "torch", "gymnasium", "numpy", "omegaconf", *sys.stdlib_module_names}
 
 _warned: set[tuple[str, str]] = set()
@@ -73,12 +73,6 @@ def installed() -> list[Plugin]:
         else:
             plugins.append(_located(plugin))
     return plugins
-
-
-def packages() -> list[str]:
-    """Return the top-level packages of all plugins, sound or not: who installed them trusts them."""
-    tops = [plugin.top for plugin in _entries()] + [path.split(".")[0] for path in resolvers().values()]
-    return [top for top in tops if top not in FOREIGN]
 
 
 def resolvers() -> dict[str, str]:

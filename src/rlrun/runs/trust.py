@@ -1,0 +1,104 @@
+"""Trust at the door: a run directory is code, so commands build only from what this user made or trusts.
+
+A digest of each file that says what to build is remembered in the user's state folder when the run is made. A copy of
+a run has the same digests. Each digest is an empty file by its name, so nothing is ever half-written.
+"""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+from rlrun.core.errors import RequestError
+from rlrun.runs.files import place_of, read_bytes, replace
+
+VARIABLE = "RLRUN_TRUST"  # further folders, separated as in PATH
+
+
+def remember(*texts: str | bytes) -> None:
+    """Trust these texts from now on; where nothing can be noted, a later command asks for them."""
+    with suppress(OSError, RuntimeError):  # a run that trains does not fail by this; some users have no home
+        folder = _state() / "trusted"
+        folder.mkdir(parents=True, exist_ok=True)
+        for text in texts:
+            (folder / _digest(text)).touch()
+
+
+def require_trusted(run: str | os.PathLike[str], trust: bool = False) -> None:
+    """Refuse to build from a run that was not made here.
+
+    Args:
+        run: its directory.
+        trust: build from it, and remember it.
+
+    Raises:
+        RequestError: it is not trusted; the message says how it can be.
+    """
+    run = place_of(run)
+    why = f"this run was not made here; read {run / 'config.yaml'}, then say --trust"
+    require_remembered(run, said_by(run), trust, why)
+
+
+def said_by(run: Path) -> list[bytes]:
+    """Return the files of a run that say what it builds."""
+    return [read_bytes(path, follow=True) for name in ("config.yaml", "overrides.txt") if (path := run / name).exists()]
+
+
+def require_remembered(place: Path, texts: Iterable[str | bytes], trust: bool, why: str) -> None:
+    """Refuse to build what texts say, unless they were remembered or their place lies below a trusted folder.
+
+    Args:
+        place: the file or folder that they come from.
+        texts: what is built.
+        trust: build it, and remember it.
+        why: the message, with what to do.
+
+    Raises:
+        RequestError: a text is not trusted.
+    """
+    if trust:
+        remember(*texts)
+    elif not any(place.resolve().is_relative_to(folder) for folder in folders()):
+        known = _state() / "trusted"
+        if not all(os.path.exists(known / _digest(text)) for text in texts):
+            raise RequestError(why)
+
+
+def trust(folder: Path | str) -> None:
+    """Trust what lies below a folder, now and later; the Python equivalent of `rlrun trust DIR`.
+
+    Raises:
+        RequestError: there is no such folder.
+        RlrunError: it cannot be noted.
+    """
+    path = Path(folder).resolve()
+    if not path.is_dir():
+        raise RequestError(f"{folder} is no folder")
+    try:
+        _state().mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"{_state()} cannot be made: {error.strerror}") from error
+    replace(_state() / "folders", "".join(f"{known}\n" for known in dict.fromkeys([*_noted(), path])).encode())
+
+
+def folders() -> list[Path]:
+    """Return the folders that the user trusts, those of `RLRUN_TRUST` last."""
+    named = [Path(text).resolve() for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+    return list(dict.fromkeys([*_noted(), *named]))
+
+
+def _noted() -> list[Path]:
+    with suppress(OSError, RuntimeError):
+        return [Path(line) for line in (_state() / "folders").read_text().splitlines()]
+    return []
+
+
+def _state() -> Path:
+    return user_state_path("rlrun", appauthor=False)
+
+
+def _digest(text: str | bytes) -> str:
+    return sha256(text.encode() if isinstance(text, str) else text).hexdigest()

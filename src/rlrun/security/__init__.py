@@ -1,1 +1,0 @@
-"""Which code and files an untrusted run may use."""
