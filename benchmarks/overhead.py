@@ -73,7 +73,7 @@ def one(jobs: int) -> dict[str, float]:
 
 
 def _watch(pid: int, jobs: Path, sizes: list[tuple[int, float]]) -> None:
-    """Note twice a second how many jobs were begun, and what coordinator and fork server hold."""
+    """Note twice a second how many jobs were begun, and what scheduler and fork server hold."""
     while True:
         try:
             usage = [_resident(process) for process in (pid, *_servers(pid))]

@@ -1,6 +1,6 @@
 """A sweep that is killed twice with all its processes, and ends like an uninterrupted one; by each launcher.
 
-24 jobs, four at a time. SIGKILL hits the coordinator and all its descendants at two random moments, and `rlrun resume`
+24 jobs, four at a time. SIGKILL hits the scheduler and all its descendants at two random moments, and `rlrun resume`
 continues each time. Every job must finish once, resume from its own checkpoint, and end bit by bit like the job of the
 uninterrupted sweep.
 """
@@ -24,7 +24,7 @@ from tests.processes import kill_all
 
 from benchmarks.process import ROOT, THREADS, Failed
 from rlrun.runs.directory import RunDir, checkpoint_key
-from rlrun.sweep.job_store import JobStore
+from rlrun.sweep.directory import SweepDir
 
 WORKERS, KILLS, STEPS = 4, 2, 1_500
 PATIENCE = 1_800.0  # seconds that a sweep may take
@@ -81,11 +81,11 @@ def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
 
 def _outcome(sweep: Path, whole: Path, kills: list[dict[str, Any]]) -> dict[str, Any]:
     """Return how the jobs of a sweep ended."""
-    keys = [entry.key for entry in JobStore(whole / "jobs.sqlite").entries()]
+    keys = [job.key for job in SweepDir(whole).jobs()]
     same = [compare(whole / "jobs" / key, sweep / "jobs" / key) for key in keys]
     result = {
         "jobs": len(keys),
-        "completed": [entry.state for entry in JobStore(sweep / "jobs.sqlite").entries()].count("completed"),
+        "completed": [status.state for status in SweepDir(sweep).statuses()].count("completed"),
         "finished_once": sum((sweep / "logs" / f"{key}.txt").read_text().count("completed:") == 1 for key in keys),
         "started_over": sum(_started_over(sweep / "jobs" / key, kills) for key in keys),
         "identical": {group: sum(matches[group] for matches in same) for group in GROUPS},
@@ -104,7 +104,7 @@ def _started_over(run: Path, kills: list[dict[str, Any]]) -> bool:
 
 def _at_a_kill(sweep: Path) -> dict[str, Any]:
     """Return how many jobs were in which state, and the checkpoints of unfinished jobs."""
-    states = Counter(entry.state for entry in JobStore(sweep / "jobs.sqlite").entries())
+    states = Counter(status.state for status in SweepDir(sweep).statuses())
     unfinished = [run for run in _runs(sweep) if not run.summary.exists()]
     checkpoints = {
         run.path.name: (run.checkpoints / "latest").read_text().strip() for run in unfinished if _newest(run)

@@ -5,8 +5,6 @@ import html
 import io
 import json
 import re
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -21,7 +19,7 @@ from rlrun.analysis.report.wording import notes
 from rlrun.config.expansion import Job
 from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.runs.files import write_json
-from rlrun.sweep.job_store import JobStore
+from rlrun.sweep.directory import SweepDir
 
 QUICK = {"resamples": 200}
 LEARNING = [10.0, 20.0, 30.0]
@@ -96,18 +94,14 @@ def test_curves_end_where_runs_end(make, tmp_path):
     assert np.isfinite(curves.bands["algorithm=ppo"].low).tolist() == [True, True, False, False]
 
 
-def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_others_failed(make, tmp_path):
+def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_status_says_why_others_failed(make, tmp_path):
     overrides = ["algorithm=ppo", "env=cartpole"]
     make("sweep/jobs/aa", [1.0, 2.0], seed=0, overrides=overrides)
     make("sweep/jobs/bb", [1.0], seed=1, overrides=overrides, status="failed")
     write_json(tmp_path / "sweep" / "sweep.json", {})
-    path = tmp_path / "sweep" / "jobs.sqlite"
-    job_store = JobStore(path)
-    keys = {"aa": "completed", "bb": "failed", "cc": "pending"}
-    job_store.add(Job(key, (*overrides, f"seed={seed}"), "") for seed, key in enumerate(keys))
-    for _ in range(2):
-        key = job_store.claim("me").key
-        job_store.end("me", key, keys[key], error="killed: no memory" if key == "bb" else None)
+    sweep = SweepDir(tmp_path / "sweep")
+    sweep.add(Job(key, (*overrides, f"seed={seed}"), "") for seed, key in enumerate(("aa", "bb", "cc")))
+    sweep.fail(sweep.jobs()[1], "killed: no memory")
     (tmp_path / "again").symlink_to(tmp_path / "sweep")
     report = rlrun.report(tmp_path / "sweep", tmp_path / "again", **QUICK)
     rows = {line["seed"]: (line["status"], line["why_not"], line["task"]) for line in lines(report)}
@@ -115,9 +109,8 @@ def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_othe
     assert rows["1"] == ("failed", "killed: no memory", "CartPole-v1")
     assert rows["2"] == ("missing", "it was never started", "CartPole-v1")
     assert len(report.findings.results) == 1
-    with closing(sqlite3.connect(path)) as damaged, damaged:
-        damaged.execute("INSERT INTO jobs (key, label, words) VALUES (?, '', '[]')", ("no\0key",))
-    assert "jobs.sqlite is damaged" in notes_of(rlrun.report(tmp_path, **QUICK))
+    sweep.list.write_text("damaged")
+    assert "jobs.jsonl is damaged" in notes_of(rlrun.report(tmp_path, **QUICK))
 
 
 def test_the_same_seed_twice_counts_once_the_newest_one(make, tmp_path):

@@ -138,7 +138,7 @@ VALUES = {
 PARTS = {
     ("train", "--from", "old@70"): ["no checkpoint '70'"],
     ("train", "--from", "nowhere"): ["nowhere does not exist"],
-    ("train", "--trust"): ["--trust goes with --from and --sweep-dir"],
+    ("train", "--trust"): ["--trust goes with --from, --continue and --sweep-dir"],
     (*DQN, "networks.q._target_=rlrun.algorithms.dqn.QNetwrok"): ["networks.q:", "did you mean", "QNetwork'?"],
     ("train", "algorithm=dqn", "env=pendulum"): ["networks.q:", "DQN", "discrete", "Box[1]", "algorithm=sac"],
     ("train", "algorithm=dqn", "env.id="): ["env.id", "''"],

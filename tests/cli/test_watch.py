@@ -14,13 +14,15 @@ import time
 
 import pytest
 from tests.command import code_of
+from tests.identical import stamps
 
 from rlrun.commands.screen import Curve, JobRow, View, chart, frame
 from rlrun.commands.watch import Metrics, Watch, WatchedRun, runs_in
 from rlrun.config.expansion import Job
 from rlrun.core.errors import RequestError, RunDirError
+from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
-from rlrun.sweep.job_store import JOB_STORE, JobStore, look
+from rlrun.sweep.directory import SweepDir
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e"
 CONFIG = "stop: {env_steps: '${budget}'}\nbudget: 1_000\n"
@@ -43,16 +45,15 @@ def make(path, steps=(), **further):
 @pytest.fixture
 def sweep(tmp_path):
     """A sweep with a completed job, a running one, and one to come; their names are hostile."""
-    store = JobStore(tmp_path / JOB_STORE)
     keys = ("aaa", "bbb", "ccc")
-    store.add([Job(key, (f"seed={number}",), f"lr={number}{HOSTILE}") for number, key in enumerate(keys)])
-    store.claim("me")
-    store.end("me", "aaa", "completed")
-    store.claim("me")
+    SweepDir(tmp_path).add(Job(key, (f"seed={number}",), f"lr={number}{HOSTILE}") for number, key in enumerate(keys))
     first = make(tmp_path / "jobs" / "aaa", [10], **{"evaluation/mean_return": 9.0})
+    first.summary.write_text('{"status": "completed"}')
     os.utime(first.metrics, (1, 1))
     make(tmp_path / "jobs" / "bbb", range(100, 500, 10), **{f"loss/{HOSTILE}": 1.0, "system/memory": 300.0})
-    return tmp_path
+    lock = locks.locked(tmp_path / "jobs" / "bbb" / "lock")
+    yield tmp_path
+    locks.release(lock)
 
 
 # --- reading
@@ -99,19 +100,13 @@ def test_odd_lines_and_many_points_do_no_harm(tmp_path, monkeypatch):
 
 
 def test_looking_at_jobs_writes_nothing(sweep):
-    store = sweep / JOB_STORE
-    before = store.stat().st_mtime_ns, sorted(sweep.iterdir())
-    assert [entry.state for entry in look(store)] == ["completed", "running", "pending"]
-    assert (store.stat().st_mtime_ns, sorted(sweep.iterdir())) == before
-    with pytest.raises(RunDirError, match="cannot be read"):
-        look(sweep / "none.sqlite")
-    assert not (sweep / "none.sqlite").exists()
+    before = stamps(sweep)
+    assert [status.state for status in SweepDir(sweep).statuses()] == ["completed", "running", "pending"]
+    assert stamps(sweep) == before
 
 
 def test_keys_choose_metric_and_run(sweep):
-    looked = Watch(
-        lambda: [WatchedRun(RunDir(sweep / "jobs" / entry.key), entry.key) for entry in look(sweep / JOB_STORE)]
-    )
+    looked = Watch(lambda: [WatchedRun(RunDir(sweep / "jobs" / job.key), job.key) for job in SweepDir(sweep).jobs()])
     looked.refresh()
     assert looked.chosen == 1  # whose metrics are the newest
     assert looked.names()[:2] == ["episode/return", f"loss/{HOSTILE}"]

@@ -15,8 +15,10 @@ from rlrun.commands.resume import newest
 from rlrun.commands.train import GENERATORS
 from rlrun.config import compose
 from rlrun.config import load as load_config
-from rlrun.core.errors import ConfigError, RunDirError
+from rlrun.config.expansion import identity
+from rlrun.core.errors import ConfigError, Left, RunDirError
 from rlrun.loading.assembly import builder_of, shares
+from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
 
 from .conftest import TINY as SHORT
@@ -280,3 +282,57 @@ def test_what_numbers_depend_on_and_is_not_as_it_was_is_told(left, caplog):
     assert "the run does not continue exactly: torch 1.0 became" in caplog.text
     rlrun.resume(run.path, ["stop.env_steps=140"])
     assert read(run.manifest)["resume"] == "approximate"  # once is for ever
+
+
+# --- train --continue
+
+
+ONCE = (*DQN, *SHORT, "stop.env_steps=20", "evaluation.every=0")
+
+
+def test_a_run_of_the_same_overrides_is_resumed_in_its_folder(tmp_path):
+    (tmp_path / "status.json").write_text('{"status": "failed", "attempts": 2}')  # of a job that could not start
+    (tmp_path / "checkpoints").mkdir()  # of a start that was killed
+    (tmp_path / ".config.yaml.1-2.tmp").touch()
+    composed = compose(ONCE)
+    first = resuming.proceed(composed, tmp_path, digest=identity(composed.config))
+    before = stamps(tmp_path)
+    assert resuming.proceed(compose(ONCE), tmp_path).trainer is None
+    assert stamps(tmp_path) == before
+    longer = resuming.proceed(compose([*ONCE, "stop.env_steps=40"]), tmp_path)
+    assert (first.summary["env_steps"], longer.summary["env_steps"]) == (22, 40)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "digest", "message"),
+    [
+        ([*ONCE, "seed=1"], None, "holds a run of other overrides; name another folder"),
+        (ONCE, "0123456789ab", "not empty: it holds mine.txt"),
+    ],
+)
+def test_another_folder_is_refused_and_stays_as_it_is(overrides, digest, message, whole, tmp_path):
+    folder = tmp_path / "run"
+    if digest is None:
+        shutil.copytree(whole["dqn"].run_dir, folder)
+    else:
+        folder.mkdir()
+        (folder / "mine.txt").touch()
+    before = [path for path, _ in stamps(folder) if path.name != "lock"]
+    with pytest.raises(RunDirError, match=message):
+        resuming.proceed(compose(overrides), folder)
+    assert [path for path, _ in stamps(folder) if path.name != "lock"] == before
+
+
+def test_another_config_than_the_jobs_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="another config than when the sweep began: conf/ has changed; undo that"):
+        resuming.proceed(compose(ONCE), tmp_path / "run", digest="0123456789ab")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
+
+
+def test_a_process_that_finds_the_lock_taken_leaves_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("rlrun.runs.heartbeat.ATTEMPTS", 1)
+    lock = locks.locked(tmp_path / "lock")
+    with pytest.raises(Left, match="is in progress"):
+        resuming.proceed(compose(ONCE), tmp_path)
+    locks.release(lock)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]

@@ -6,9 +6,12 @@ from pathlib import Path
 
 from rlrun.config.expansion import Job
 from rlrun.runs.directory import RunDir
-from rlrun.sweep.coordinator import Coordinator, Limits
-from rlrun.sweep.job_store import JobStore
+from rlrun.sweep.directory import SweepDir
+from rlrun.sweep.launchers import Local
+from rlrun.sweep.scheduler import Limits, schedule
 from rlrun.sweep.search import Optuna, Search, SearchPlan
+
+from .conftest import command
 
 LOG = "x=tag(log,interval(1e-5,1e-1))"
 
@@ -29,28 +32,24 @@ class Cheap(SearchPlan):
 class Run:
     """A process that writes an evaluation each time it is looked at, and leaves when it is asked to."""
 
-    def __init__(self, folder, key, evaluations, fails=False, **summary):
-        self.path = folder / "jobs" / key
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.log = folder / "logs" / f"{key}.txt"
+    def __init__(self, run, log, evaluations, fails=False, **summary):
+        self.run, self.log = run, log
+        self.run.path.mkdir(parents=True, exist_ok=True)
         self.left = list(evaluations)
         self.fails, self.summary, self.asked = fails, summary, False
-
-    def waits(self):
-        return False
 
     def poll(self):
         if self.asked:
             return 75
         if self.left:
-            with open(self.path / "metrics.jsonl", "a") as file:
+            with open(self.run.metrics, "a") as file:
                 file.write(json.dumps({"env_steps": 1, "evaluation/mean_return": self.left.pop(0)}) + "\n")
             return None
         if self.fails:
             self.log.write_text("rlrun: the arm broke\n")
             return 1
-        (self.path / "summary.json").write_text(json.dumps({"status": "completed", **self.summary}))
-        RunDir(self.path).write_status("completed")
+        self.run.summary.write_text(json.dumps({"status": "completed", **self.summary}))
+        self.run.write_status("completed")
         return 0
 
     def terminate(self):
@@ -60,17 +59,17 @@ class Run:
         self.asked = True
 
 
-class Launcher:
+class Launcher(Local):
     """Starts such processes; `come_to` gets a job's values and seed, and returns what `Run` gets."""
 
     def __init__(self, folder, come_to):
-        self.folder, self.come_to, self.started = folder, come_to, []
+        self.come_to, self.started = come_to, []
 
-    def start(self, entry, slot):
-        values = dict(override.split("=") for override in entry.overrides)
-        self.started.append(entry.key)
-        args = self.come_to({name: _read(value) for name, value in values.items()})
-        run = Run(self.folder, entry.key, **args) if isinstance(args, dict) else Run(self.folder, entry.key, args)
+    def start(self, command, slot):
+        values = dict(override.split("=") for override in command.job.overrides)
+        self.started.append(command.job.key)
+        args, place = self.come_to({name: _read(value) for name, value in values.items()}), RunDir(command.run)
+        run = Run(place, command.log, **args) if isinstance(args, dict) else Run(place, command.log, args)
         if len(run.left) == 1:  # nothing to look at in between
             run.poll()
         return run
@@ -92,23 +91,19 @@ class Sought:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self.plan = Cheap(overrides, Optuna(**settings))
         self.plan.save(self.folder)
-        self.job_store = JobStore(self.folder / "jobs.sqlite")
+        self.limits, self.workers = limits or Limits(), workers
+        self.sweep = SweepDir(self.folder, self.limits.retries)
+        self.sweep.add([])
         self.describe_error = []
         self.launcher = Launcher(self.folder, come_to)
-        self.search = Search(self.plan, self.folder, self.job_store, None, self.describe_error.append)
-        self.coordinator = Coordinator(
-            self.folder,
-            self.job_store,
-            self.launcher,
-            workers=workers,
-            limits=limits or Limits(),
-            show=lambda entries: None,
-            source=self.search,
-        )
+        self.search = Search(self.plan, self.sweep, self.describe_error.append)
 
     def run(self):
+        options = {"workers": self.workers, "limits": self.limits, "show": lambda statuses: None}
         with self.search:
-            self.code = self.coordinator.run()
+            self.code = schedule(
+                self.sweep, self.launcher, lambda job: command(self.sweep, job), search=self.search, **options
+            )
             self.trials = self.search._study.trials if self.search._study else []
         return self
 

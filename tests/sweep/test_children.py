@@ -14,7 +14,7 @@ import pytest
 
 from rlrun.core.errors import RunDirError
 from rlrun.sweep import children
-from rlrun.sweep.local import accelerators
+from rlrun.sweep.launchers.local import accelerators
 
 from .test_sweeps import until
 

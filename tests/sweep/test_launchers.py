@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import stat
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,23 +13,20 @@ from types import SimpleNamespace
 import pytest
 from tests.processes import below
 
-from rlrun.config.expansion import Job
-from rlrun.core.errors import ConfigError, RequestError, installing
+from rlrun.core.errors import RequestError, installing
 from rlrun.runs import cluster
 from rlrun.runs import progress as watching
 from rlrun.runs.directory import RunDir
-from rlrun.sweep import children, remote
-from rlrun.sweep.local import Tasks
-from rlrun.sweep.remote import LATE, RemoteRunner
-from rlrun.sweep.slurm import Slurm
+from rlrun.sweep.command import JobCommand
+from rlrun.sweep.launchers import Slurm, slurm
 from rlrun.sweep.sweeping import recalled
 
-from .conftest import entry
-from .test_sweeps import FAILS, TINY, entries, start, until
+from .conftest import job
+from .test_sweeps import TINY, logs, states, until
 
-SLOW = (*TINY, "env.target=fails.Fails", "+env.kwargs.pause=0.01", "seed=0", "--sweep-dir", "s")
 HERE = ("launcher=slurm", "launcher.cluster=local")
 RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray")
+LONG = ("train", "-m", *TINY, "stop.env_steps=3_000", "checkpoint.every=100", "seed=0", "--sweep-dir", "s")
 
 
 def only_run():
@@ -47,50 +43,35 @@ def resumed():
     return [record["checkpoint"] for record in json.loads(only_run().manifest.read_text()).get("resumed", [])]
 
 
-@pytest.fixture
-def begun(project):
-    """Start a sweep of one job that takes some seconds, and wait until it has a checkpoint."""
-    (project / "fails.py").write_text(FAILS)
-    started = []
-
-    def begin(*overrides):
-        started.append(start("train", "-m", *SLOW, *overrides))
-        until(saved)
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.kill()
-
-
 @pytest.mark.timeout(200)
-def test_a_job_outlives_its_coordinator_is_preempted_and_goes_on(begun, rlrun):
-    process = begun(*HERE)
-    process.kill()
-    process.wait()
+def test_a_job_outlives_its_scheduler_is_preempted_and_goes_on(project, rlrun, forked):
+    process = forked([*LONG, *HERE])
+    process.until(saved)
+    process.send_signal(signal.SIGKILL)
+    process.wait(20)
     (submitted,) = Path("s/launches").glob("*/*_submitted.pkl")
     controller = int(submitted.name.partition("_")[0])
     os.kill(below(controller)[1], signal.SIGUSR2)  # as Slurm does before it takes a machine away
-    log = Path("s/logs", f"{only_run().path.name}.txt")
-    until(lambda: "completed:" in log.read_text(), 120.0)
-    assert len(resumed()) == 1
+    until(lambda: len(resumed()) == 1, 60.0)
     assert resumed()[0] is not None
-    until(lambda: list(Path("s/launches").glob("*/*_result.pkl")))
 
-    outcome = rlrun("resume", "s")
+    outcome = rlrun("resume", "s")  # it waits for the end of the job
     assert (outcome.code, outcome.out.splitlines()[0]) == (0, "1 job: 1 completed")
-    assert log.read_text().count("completed:") == 1  # no process was started for it
-    assert list(Path("s/launches").iterdir()) == []
+    assert logs("s")[0].count("completed:") == 1
+    assert len(resumed()) == 1
+    assert not Path("s/launches").exists()
 
 
-@RAY
-@pytest.mark.timeout(200)
-def test_ray_stops_jobs_in_order_and_another_launcher_goes_on(begun, rlrun):
-    process = begun("launcher=ray")
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75
-    assert only_run().read_status()["status"] == "stopped"
-    assert [job.state for job in entries("s")] == ["pending"]
+@pytest.mark.parametrize("launcher", [HERE, pytest.param(["launcher=ray"], marks=RAY)], ids=["slurm", "ray"])
+def test_jobs_are_stopped_in_order_and_another_launcher_goes_on(launcher, project, rlrun, meanwhile):
+    def stop():
+        until(saved)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    meanwhile(stop)
+    assert rlrun(*LONG, *launcher).code == 75
+    until(lambda: only_run().read_status()["status"] == "stopped", 10.0)
+    assert states("s") == ["pending"]
     outcome = rlrun("resume", "s", "launcher=local")
     assert outcome.code == 0, outcome.err
     assert len(resumed()) == 1
@@ -144,22 +125,20 @@ def played(tmp_path, monkeypatch):
 
 
 def submitted(place, **options):
-    """Return a launcher and two jobs that it has submitted; and a function that looks at the first once more."""
-    slurm = Slurm(Tasks(place), **options)
-    jobs = [slurm.start(entry("a", overrides=["threads=3"]), 0), slurm.start(entry("b"), 1)]
+    """Return a launcher and two jobs that it has submitted."""
     (place / "logs").mkdir()
-
-    def look():
-        slurm._next = 0.0
-        return jobs[0].poll()
-
-    assert look() is None
-    return slurm, jobs, look
+    launcher = Slurm(place, **options)
+    commands = [JobCommand(job("a", "threads=3"), place / "a", place / "logs" / "a.txt")]
+    commands += [JobCommand(job("b"), place / "b", place / "logs" / "b.txt")]
+    with launcher.batch():
+        jobs = [launcher.start(command, 0) for command in commands]
+        assert jobs[0].poll() is None
+    return launcher, jobs
 
 
 def test_jobs_are_one_array_with_what_was_asked_for(played):
     options = {"time": 90, "memory": 1.5, "gpus": 2, "partition": "long", "parallel": 1, "setup": ["module load x"]}
-    slurm, jobs, _ = submitted(played, **options, sbatch={"mail-type": "END"}, signal_delay=45)
+    launcher, jobs = submitted(played, **options, sbatch={"mail-type": "END"}, signal_delay=45)
     script = (played / "script").read_text().splitlines()
     for line in (
         *("--array=0-1%1", "--time=90", "--mem=1536M", "--gpus-per-node=2", "--partition=long", "--requeue"),
@@ -167,69 +146,49 @@ def test_jobs_are_one_array_with_what_was_asked_for(played):
     ):
         assert f"#SBATCH {line}" in script
     assert "module load x" in script
-    assert [job.handle.job_id for job in jobs] == ["7_0", "7_1"]
-    assert slurm.workers([entry(str(number)) for number in range(500)]) == 500
+    assert [job.submitted.job_id for job in jobs] == ["7_0", "7_1"]
+    assert launcher.workers([job(str(number)) for number in range(500)]) == 500
 
 
 def test_a_search_has_to_say_how_many_jobs_slurm_has_at_a_time(played):
     with pytest.raises(RequestError, match="--workers N"):
         Slurm.require(endless=True)
     Slurm.require(endless=True, parallel=4)
-    assert Slurm(Tasks(played), parallel=4).workers([entry("a")]) == 4
+    assert Slurm(played, parallel=4).workers([job("a")]) == 4
 
 
-def test_a_job_is_heard_of_by_marker_and_result(played):
-    _, (first, second), look = submitted(played)
-    assert (first.waits(), second.waits()) == (True, True)
-    first.runner.marker("begun").touch()
-    assert look() is None
-    assert (first.waits(), second.waits()) == (False, True)
-    first.handle.paths.result_pickle.write_bytes(pickle.dumps(("success", 2)))
-    assert look() == 2
+def test_a_job_has_the_exit_code_of_its_command(played):
+    _, (one, _) = submitted(played)
+    assert one.poll() is None
+    one.submitted.paths.result_pickle.write_bytes(pickle.dumps(("success", 2)))
+    one._looked = 0.0
+    assert one.poll() == 2
 
 
-def test_what_waits_is_cancelled_and_what_works_is_asked_to_leave(played):
-    slurm, (first, second), look = submitted(played)
-    first.runner.marker("begun").touch()
-    look()
-    first.terminate()
-    second.terminate()
-    assert look() is None
-    assert second.poll() == 75
-    assert (played / "cancelled").read_text() == "7_1\n"
-    assert sorted(os.listdir(slurm.markers)) == [
-        first.runner.marker("begun").name,
-        first.runner.marker("leave").name,
-        second.runner.marker("leave").name,
-    ]
+def test_jobs_are_stopped_and_killed_by_scancel(played):
+    _, (one, other) = submitted(played)
+    one.terminate()
+    other.kill()
+    assert (played / "cancelled").read_text() == "7_0\n--signal=KILL 7_1\n"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "state", "code"),
-    [([], "CANCELLED by 0", 1), (["begun"], "NODE_FAIL", 1), (["again"], "TIMEOUT", 75), (["begun"], "RUNNING", None)],
+    ("asked", "state", "code"),
+    [(False, "CANCELLED by 0", 1), (False, "NODE_FAIL", 1), (True, "CANCELLED by 0", 75), (False, "RUNNING", None)],
 )
-def test_a_job_that_slurm_has_no_more_ended_unless_it_was_saved(overrides, state, code, played, monkeypatch):
-    _, (job, _), look = submitted(played)
-    for override in overrides:
-        job.runner.marker(override).touch()
+def test_a_job_that_slurm_has_no_more_failed_unless_it_was_stopped(asked, state, code, played, monkeypatch):
+    monkeypatch.setattr(slurm, "LATE", 0.1)
+    monkeypatch.setattr(slurm, "LOOK", 0.0)
+    _, (one, _) = submitted(played)
+    if asked:
+        one.terminate()
     (played / "states").write_text(f"JobID|State|NodeList\n7_0|{state}|n\n7_1|PENDING|n\n")
-    job.handle.watcher.clear()  # ask Slurm, whenever it was asked last
-    now = time.monotonic()
-    assert look() is None  # a note of its end may be on its way
-    monkeypatch.setattr("time.monotonic", lambda: now + 2 * LATE)
-    assert look() == code
+    one.submitted.watcher.clear()  # ask Slurm, whenever it was asked last
+    assert one.poll() is None  # its result may be on its way
+    time.sleep(0.1)
+    assert one.poll() == code
     line = watching.last_line(played / "logs" / "a.txt")
     assert line == (f"Slurm no longer has it: {state.split()[0]}" if code == 1 else None)
-
-
-def test_a_hung_remote_runner_is_ended_by_slurm(played, monkeypatch):
-    _, (job, _), look = submitted(played)
-    now = time.monotonic()
-    job.kill()
-    assert look() is None
-    monkeypatch.setattr("time.monotonic", lambda: now + 60.0)
-    assert look() == -signal.SIGKILL
-    assert (played / "cancelled").read_text() == "7_0\n"
 
 
 def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
@@ -240,42 +199,23 @@ def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
     assert "invalid partition" in outcome.err
 
 
-@pytest.fixture
-def remote_runner(tmp_path):
-    return RemoteRunner(Tasks(tmp_path).task(entry("a")), tmp_path, "a-1", tmp_path, command=tuple(sys.argv))
+def test_a_job_that_saves_is_submitted_again(tmp_path):
+    asked = []
+    command = JobCommand(job("a"), tmp_path / "a", tmp_path / "a.txt")
+    for code, again in ((75, True), (0, False)):
+        command._child = SimpleNamespace(terminate=lambda: asked.append("once"), wait=lambda code=code: code)
+        submission = command.checkpoint()
+        assert (submission is not None) == again
+    assert asked == ["once", "once"]
 
 
-def test_a_job_that_saves_is_not_asked_again_when_its_machine_is_taken_away(remote_runner):
-    calls = []
-    remote_runner._child = SimpleNamespace(terminate=lambda: calls.append("once"), wait=lambda: 75)
-    remote_runner._ask()  # as on SIGTERM
-    again = remote_runner.checkpoint().function
-    assert (again.job_id, again._child, again._leaving) == ("a-1", None, False)
-    assert calls == ["once"]
-
-
-@pytest.mark.parametrize("override", ["leave", "kill"])
-def test_a_remote_runner_that_comes_too_late_starts_nothing(override, remote_runner, project, monkeypatch):
-    monkeypatch.setattr(children, "start", None)
-    remote_runner.marker(override).touch()
-    assert remote_runner() == 75
-    assert {path.name for path in project.iterdir()} == {f"a-1.{override}"}
-
-
-@pytest.mark.parametrize(
-    ("state", "kept"),
-    [("completed", False), ("failed", True), ("pending", True)],  # those of a failed job may show why
-)
-def test_launches_are_removed_with_completion(state, kept, tmp_path, job_store):
-    launch, elsewhere = tmp_path / "launches" / "one", tmp_path / "elsewhere"
-    for folder in (launch / "notes", elsewhere):
-        folder.mkdir(parents=True)
-    launch.with_name("link").symlink_to(elsewhere)
-    job_store.add([Job("a", (), "")])
-    job_store.claim("me")
-    job_store.end("me", "a", state, code=0)
-    remote.remove_launches(launch.parent, job_store)
-    assert (launch.exists(), elsewhere.is_dir()) == (kept, True)
+def test_a_job_is_killed_that_is_asked_twice(tmp_path):
+    asked = []
+    command = JobCommand(job("a"), tmp_path / "a", tmp_path / "a.txt")
+    command._child = SimpleNamespace(terminate=lambda: asked.append("stop"), kill=lambda: asked.append("kill"))
+    command._ask()
+    command._ask()
+    assert asked == ["stop", "kill"]
 
 
 @pytest.mark.parametrize(
@@ -285,23 +225,8 @@ def test_launches_are_removed_with_completion(state, kept, tmp_path, job_store):
         (["launcher=slurm"], ["launcher=local"], ["launcher=local"]),
         (["launcher=ray"], ["sweep.trials=3"], ["launcher=ray", "sweep.trials=3"]),
         ([], [], []),
-        ("launcher=slurm", [], []),
     ],
 )
 def test_the_launcher_is_remembered_unless_another_is_named(noted, given, expected, tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps({"launcher": noted}))
     assert recalled(given, tmp_path / "sweep.json") == expected
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        *("launcher.setup=[reboot]", "launcher.python=sh", "launcher.srun=[x]", "launcher.sbatch={wrap: x}"),
-        *("launcher.partition=a\nreboot", "launcher._target_=os.system", "launcher.address=evil:1", "+launcher.x=1"),
-        *("algorithm=sac", 3),
-    ],
-)
-def test_what_is_code_or_a_place_has_to_be_typed_again(override, tmp_path):
-    (tmp_path / "sweep.json").write_text(json.dumps({"launcher": ["launcher=slurm", override]}))
-    with pytest.raises(ConfigError, match="type all overrides of the launcher again, or launcher=local"):
-        recalled([], tmp_path / "sweep.json")

@@ -4,28 +4,29 @@ import json
 import math
 import random
 import re
+import signal
 import statistics
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.processes import below
 
-from rlrun.config.expansion import Job, expand
+from rlrun.config.expansion import expand
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.progress import values_of
-from rlrun.sweep import coordinator
-from rlrun.sweep.coordinator import Limits
-from rlrun.sweep.job_store import JobStore
+from rlrun.sweep import scheduler
+from rlrun.sweep.directory import SweepDir
+from rlrun.sweep.scheduler import Limits
 from rlrun.sweep.search import Optuna, SearchPlan, search, study
 from rlrun.sweep.search.space import Dimension, divide
 from rlrun.sweep.search.study import Study
 from rlrun.sweep.sweeping import Means, sweep
 
 from . import seeking
+from .conftest import job
 from .seeking import LOG, Cheap, Sought
-from .test_sweeps import TINY, entries, kill_all, start, until
+from .test_sweeps import TINY, kill_jobs, statuses
 
 QUAD = (LOG, "n=int(interval(1,200))", "y=interval(-1,1)")
 
@@ -33,7 +34,8 @@ QUAD = (LOG, "n=int(interval(1,200))", "y=interval(-1,1)")
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
     """Let nobody wait for jobs that take no time."""
-    monkeypatch.setattr(coordinator, "PAUSE", 0.0)
+    for name in ("PAUSE", "REST", "WATCH"):
+        monkeypatch.setattr(scheduler, name, 0.0)
     monkeypatch.setattr(search, "LOOK", 0.0)
 
 
@@ -167,7 +169,7 @@ def test_hopeless_trials_are_left_and_the_others_go_on(tmp_path):
     assert pruned
     assert len(pruned) + len(whole) == 12
     assert not set(pruned) & {0, 1, 2}  # nobody to compare with
-    states = {entry.key: entry.state for entry in sought.job_store.entries()}
+    states = {job.key: state for job, state, *_ in sought.sweep.statuses()}
     for trial in sought.trials:
         outcomes = {states[job.key] for job in sought.plan.jobs(trial.values, sought.plan.seeds)}
         assert outcomes == {"completed"} if trial.state == "complete" else outcomes <= {"pruned", "completed"}
@@ -219,7 +221,7 @@ def test_a_trial_that_is_no_number_or_fails_ends_no_search(tmp_path):
     assert sought.states == ["failed", "complete", "complete", "failed"]
     assert sought.answer["best"]["overrides"] == ["x=0.6"]
     assert sought.code == 1  # jobs failed
-    failed = next(entry for entry in sought.job_store.entries() if entry.state == "failed")
+    failed = next(status for status in sought.sweep.statuses() if status.state == "failed")
     assert (failed.attempts, failed.error) == (2, "the arm broke")
     assert "trial 3 x=0.9: failed: the arm broke" in sought.describe_error
 
@@ -246,7 +248,7 @@ def test_failed_trials_are_tried_again_on_request(tmp_path):
     ]
     broken[0] = False
     again = Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=1)
-    assert again.job_store.retry() == 1
+    again.sweep.reopen([job.key for job in again.sweep.jobs()], "failed")
     assert again.run().states == ["complete", "failed", "complete", "complete"]
     assert again.trials[3].values == {"x": "2"}
     assert Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=1).run().launcher.started == []
@@ -317,13 +319,13 @@ def test_a_study_goes_on_as_if_it_had_not_been_left(tmp_path, monkeypatch):
     from optuna.storages.journal import JournalFileBackend
 
     monkeypatch.setattr(JournalFileBackend, "append_logs", dying(JournalFileBackend.append_logs))
-    for name in ("add", "end", "prune"):
-        monkeypatch.setattr(search.JobStore, name, dying(getattr(search.JobStore, name)))
+    for name in ("add", "prune"):
+        monkeypatch.setattr(SweepDir, name, dying(getattr(SweepDir, name)))
+    monkeypatch.setattr(RunDir, "write_status", dying(RunDir.write_status))
     died = 0
     while True:
         try:
             resumed = Sought(tmp_path / "left", QUAD, noisy, trials=14, startup=4, top=1)
-            monkeypatch.setattr(coordinator, "_is_gone", lambda owner: True)
             resumed.run()
             break
         except Died:
@@ -339,7 +341,7 @@ def test_of_two_coordinators_one_asks(tmp_path):
     assert first.search.offer()
     assert not second.search.offer()
     assert not second.search.over()
-    assert second.search.look(news=True) == set()
+    second.search.look(news=True)
     with first.search:  # and ends
         pass
     second.search._tried = -math.inf
@@ -360,7 +362,7 @@ def test_more_trials_are_added_by_the_same_overrides_and_other_searches_refused(
 
 
 def test_a_sweep_is_no_search(tmp_path):
-    JobStore(tmp_path / "jobs.sqlite").add([Job("a", (), "")])
+    SweepDir(tmp_path).add([job("a")])
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(RunDirError, match="holds a sweep that is not a search"):
         sweep(plan=Cheap([LOG], Optuna()), folder=tmp_path, trust=True)
@@ -444,13 +446,14 @@ def test_a_dry_run_tells_the_space_and_the_jobs(project, rlrun):
     assert list(project.iterdir()) == []
 
 
-def test_killed_and_resumed_a_search_is_continued(project, rlrun):
+def test_killed_and_resumed_a_search_is_continued(project, rlrun, forked):
     settings = ["sweep.trials=3", "sweep.startup=1", "sweep.top=1", "sweep.fresh_seeds=1"]
-    overrides = [*SEARCH, "stop.env_steps=500", *settings]
-    process = start("train", "-m", *overrides, "--sweep-dir", "s", "--workers", "1")
-    until(lambda: len(below(process.pid)) > 1 and len(list(Path("s/jobs").glob("*/summary.json"))) >= 1)
-    until(lambda: any(entry.state == "running" for entry in entries("s")))
-    kill_all(process)
+    overrides = [*SEARCH, *settings]
+    process = forked(["train", "-m", *overrides, "--sweep-dir", "s", "--workers", "1"])
+    process.until(lambda: list(Path("s/jobs").glob("*/summary.json")))
+    process.until(lambda: any(status.state == "running" for status in statuses("s")))
+    process.send_signal(signal.SIGKILL)
+    kill_jobs("s")
     outcome = rlrun("resume", "s", "--workers", "1")
     assert outcome.code == 0, outcome.err
     assert outcome.out.splitlines()[0] == "4 jobs: 4 completed"
@@ -463,10 +466,14 @@ def test_killed_and_resumed_a_search_is_continued(project, rlrun):
     assert rlrun(*answer["command"].split()[1:][:1], *TINY, *answer["overrides"], "--dry-run").code == 0
 
 
-def test_damaged_settings_of_a_search_are_named(foreign, rlrun):
-    for name in ("jobs", "logs"):
-        (foreign / name).mkdir()
+@pytest.fixture
+def empty(project):
+    """A sweep without jobs, which was made here."""
+    sweep([], folder=Path("s"))
 
+
+@pytest.mark.usefixtures("empty")
+def test_damaged_settings_of_a_search_are_named(rlrun):
     for settings in ({"trials": "\x1b"}, {"_target_": "os.system"}, {"top": -1}):
         overrides = [*TINY, "evaluation.every=100", "algorithm.lr=0.1,0.2"]
         Path("s/search.json").write_text(json.dumps({"overrides": overrides, "sweep": {"trials": 1, **settings}}))
@@ -476,7 +483,8 @@ def test_damaged_settings_of_a_search_are_named(foreign, rlrun):
         assert "\x1b" not in outcome.err
 
 
-def test_settings_of_a_search_are_not_given_again_to_resume(foreign, rlrun):
+@pytest.mark.usefixtures("empty")
+def test_settings_of_a_search_are_not_given_again_to_resume(rlrun):
     outcome = rlrun("resume", "s", "+sweep=optuna")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert "more trials: rlrun train -m … sweep.trials=… --sweep-dir s" in outcome.err

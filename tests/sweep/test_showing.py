@@ -1,16 +1,15 @@
 """What a person sees of a sweep."""
 
-from dataclasses import replace
-
 import pytest
 
 from rlrun.runs.directory import RunDir
-from rlrun.sweep.local import threads
+from rlrun.sweep.directory import SweepDir
+from rlrun.sweep.launchers.local import threads
 from rlrun.sweep.showing import Show, rows
 
-from .conftest import entry
+from .conftest import job, status
 
-ENTRIES = [entry("a", "running"), entry("b", "failed", "the arm broke"), entry("c"), entry("d", "completed")]
+ENTRIES = [status("a", "running"), status("b", "failed", "the arm broke"), status("c"), status("d", "completed")]
 
 
 def begun(folder, *records):
@@ -21,7 +20,7 @@ def begun(folder, *records):
 
 
 def test_lines_tell_what_changed_once(tmp_path, capsys):
-    show = Show(tmp_path)
+    show = Show(SweepDir(tmp_path))
     show(ENTRIES)
     show(ENTRIES)
     assert capsys.readouterr().err.splitlines() == [
@@ -37,12 +36,12 @@ def test_a_job_that_ends_is_told_with_its_return_and_the_time_to_go(tmp_path, ca
     begun(tmp_path, '{"env_steps": 1000, "evaluation/mean_return": 7.125, "episode/return": 5.0}')
     lines = []
     for grows in (False, True):
-        show = Show(tmp_path, grows=grows)
-        show([entry("a", "running"), *(entry(key, "running" if key == "b" else "pending") for key in "bcde")])
+        show = Show(SweepDir(tmp_path), grows=grows)
+        show([status("a", "running"), *(status(key, "running" if key == "b" else "pending") for key in "bcde")])
         now[0] += 60.0
-        show([entry("a", "completed"), *(entry(key, "running" if key == "b" else "pending") for key in "bcde")])
+        show([status("a", "completed"), *(status(key, "running" if key == "b" else "pending") for key in "bcde")])
         now[0] += 30.0
-        show([entry("a", "completed"), entry("b", "failed", "broke"), *(entry(key, "completed") for key in "cde")])
+        show([status("a", "completed"), status("b", "failed", "broke"), *(status(key, "completed") for key in "cde")])
         lines.append(capsys.readouterr().err.splitlines()[2:])
     assert lines[0] == [
         "[1/5] a seed=a: completed, return 7.12, 1:30 to go",  # three of 60 s in two places
@@ -54,11 +53,12 @@ def test_a_job_that_ends_is_told_with_its_return_and_the_time_to_go(tmp_path, ca
 
 def test_the_last_table_has_overrides_return_and_state(tmp_path):
     begun(tmp_path, '{"env_steps": 1000, "episode/return": 5.0}')
-    jobs = [entry("a", "completed"), entry("b", "failed", "the arm \x1b broke"), entry("c", overrides=["x=1", "y=2"])]
-    assert rows(tmp_path, [*jobs[:2], replace(jobs[2], label="")]) == [
+    jobs = [status("a", "completed"), status("b", "failed", "the arm broke"), status("c", overrides=["x=1", "y=2"])]
+    jobs[2] = jobs[2]._replace(job=job("c", "x=1", "y=2", label=""))
+    assert rows(SweepDir(tmp_path), jobs) == [
         ("job", "overrides", "state", "steps", "return", "why"),
         ("a", "seed=a", "completed", "1,000", "5.00", ""),
-        ("b", "seed=b", "failed", "", "", "the arm ? broke"),
+        ("b", "seed=b", "failed", "", "", "the arm broke"),
         ("c", "x=1 y=2", "pending", "", "", ""),
     ]
 
@@ -73,15 +73,15 @@ def test_the_last_table_has_overrides_return_and_state(tmp_path):
 )
 def test_objectives_have_their_names(record, name, value, tmp_path, capsys):
     begun(tmp_path, f'{{"env_steps": 0, "updates": 200, {record}}}')
-    jobs = [entry("a", "completed"), entry("b")]
-    assert rows(tmp_path, jobs)[0][4] == name
-    assert rows(tmp_path, jobs)[1][3:5] == ("200", value)
-    Show(tmp_path)(jobs)
+    jobs = [status("a", "completed"), status("b")]
+    assert rows(SweepDir(tmp_path), jobs)[0][4] == name
+    assert rows(SweepDir(tmp_path), jobs)[1][3:5] == ("200", value)
+    Show(SweepDir(tmp_path))(jobs)
     ending = f", {name} {value}" if value else ""
     assert capsys.readouterr().err == f"[1/2] a seed=a: completed{ending}\n"
 
 
 def test_jobs_that_use_several_threads_are_fewer_at_a_time():
-    assert threads([entry("a"), entry("b", overrides=["threads=4"]), entry("c", overrides=["threads=2"])]) == 4
-    assert threads([entry("a")]) == 1
-    assert threads([entry("a", overrides=["threads=2", "learners=3"]), entry("b", overrides=["threads=4"])]) == 6
+    assert threads([job("a"), job("b", "threads=4"), job("c", "threads=2")]) == 4
+    assert threads([job("a")]) == 1
+    assert threads([job("a", "threads=2", "learners=3"), job("b", "threads=4")]) == 6

@@ -1,21 +1,20 @@
 """Whole sweeps, of real processes."""
 
 import json
+import os
+import random
 import signal
-import sqlite3
-import subprocess
-import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.identical import compare
-from tests.processes import kill_all
 
 from rlrun.config.expansion import Job
 from rlrun.runs.directory import RunDir
 from rlrun.sweep import sweeping
-from rlrun.sweep.job_store import JobStore
+from rlrun.sweep.directory import SweepDir
 from rlrun.sweep.sweeping import is_sweep, sweep
 
 TINY = (
@@ -36,7 +35,7 @@ class Fails(Bandit):
         self.count += 1
         time.sleep(self.pause)
         if self.count == 120 and not os.path.exists("mended"):
-            time.sleep(1.0)  # the checkpoint of step 100 is written beside training
+            time.sleep(0.3)  # the checkpoint of step 100 is written beside training
             if self.how == "raises":
                 raise ValueError("the arm broke")
             if self.how == "is killed":
@@ -51,18 +50,21 @@ class Fails(Bandit):
 """
 
 
-def start(*overrides, **options):
-    """Run a command in a process of its own, which says nothing unless it is asked to."""
-    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
-    return subprocess.Popen([sys.executable, "-m", "rlrun", *overrides], text=True, **streams)
+MINE = "# @package _global_\ndefaults: [/rlrun/algorithm/dqn]\n{}"
 
 
-def entries(folder):
-    return JobStore(Path(folder) / "jobs.sqlite").entries()
+def statuses(folder):
+    with suppress(OSError):
+        return SweepDir(Path(folder)).statuses() if Path(folder, "jobs.jsonl").exists() else []
+    return []
 
 
 def states(folder):
-    return {entry.label: entry.state for entry in entries(folder)}
+    return [status.state for status in statuses(folder)]
+
+
+def logs(folder):
+    return [path.read_text() for path in Path(folder, "logs").glob("*.txt")]
 
 
 def summary(folder, key):
@@ -73,7 +75,18 @@ def until(ready, seconds=60.0):
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end, "it took too long"
-        time.sleep(0.02)
+        time.sleep(0.01)
+
+
+def kill_jobs(folder):
+    """Kill the processes of all jobs that run; return how many."""
+    pids = set()
+    for status in [RunDir(path).read_status() for path in Path(folder, "jobs").glob("*")]:
+        with suppress(ProcessLookupError):
+            if status["status"] == "running":
+                os.kill(status["pid"], signal.SIGKILL)
+                pids.add(status["pid"])
+    return len(pids)
 
 
 def test_a_dry_run_lists_the_jobs_and_makes_nothing(project, rlrun):
@@ -92,7 +105,7 @@ def test_jobs_are_what_single_runs_are_and_more_values_and_budget_are_added(proj
     assert is_sweep(Path(folder))
     assert Path(folder).parent == project / "sweeps"
     assert rlrun("train", *TINY, "seed=1", "--run-dir", "alone").code == 0
-    key = next(entry.key for entry in entries(folder) if entry.label == "seed=1")
+    key = next(job.key for job, *_ in statuses(folder) if job.label == "seed=1")
     assert all(compare(project / "alone", Path(folder) / "jobs" / key).values())
     before = (Path(folder) / "jobs" / key / "status.json").stat().st_mtime_ns
 
@@ -102,7 +115,7 @@ def test_jobs_are_what_single_runs_are_and_more_values_and_budget_are_added(proj
 
     longer = rlrun("train", "-m", *TINY, "seed=range(3)", "stop.env_steps=400", "--sweep-dir", folder)
     assert longer.out.splitlines()[0] == "3 jobs: 3 completed"
-    assert {summary(folder, entry.key)["env_steps"] for entry in entries(folder)} == {400}
+    assert {summary(folder, job.key)["env_steps"] for job, *_ in statuses(folder)} == {400}
     about = json.loads((Path(folder) / "jobs" / key / "manifest.json").read_text())
     assert [record["checkpoint"] for record in about["resumed"]] == ["0000000300-0000000125"]
 
@@ -121,89 +134,6 @@ def test_a_sweep_names_its_preset_and_each_jobs_return(project, rlrun):
     assert [cells[1:4] for cells in table] == [[f"seed={seed}", "completed", "300"] for seed in (0, 1)]
     assert sorted(cells[4] for cells in table) == sorted(returns)
     assert all(float(value) > 0.0 for value in returns)
-
-
-def test_killed_twice_every_job_ends_once_and_as_if_it_had_not_been(project, rlrun):
-    overrides = [*TINY, "stop.env_steps=600", "seed=range(3)"]
-    assert rlrun("train", "-m", *overrides, "--workers", "2", "--sweep-dir", "whole").code == 0
-    for begun, command in ((1, ["train", "-m", *overrides, "--sweep-dir", "killed"]), (2, ["resume", "killed"])):
-        process = start(*command, "--workers", "2")
-        until(lambda begun=begun: [_newest(run) > 0 for run in _runs("killed")].count(True) >= begun)
-        kill_all(process)
-    assert rlrun("resume", "killed", "--workers", "2").code == 0
-    jobs = entries("killed")
-    assert [entry.state for entry in jobs] == ["completed"] * 3
-    for entry in jobs:
-        assert all(compare(Path("whole/jobs") / entry.key, Path("killed/jobs") / entry.key).values())
-    manifests = [json.loads((run / "manifest.json").read_text()) for run in _runs("killed")]
-    assert any(record["checkpoint"] is not None for about in manifests for record in about.get("resumed", []))
-
-
-def _runs(folder):
-    return list(Path(folder, "jobs").glob("*"))
-
-
-def _newest(run):
-    return max((int(path.name.split("-")[0]) for path in RunDir(run).checkpoint_dirs()), default=-1)
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGKILL, -signal.SIGKILL)])
-def test_jobs_leave_in_order_with_their_coordinator(number, code, project):
-    overrides = [*TINY, "stop.env_steps=1_000_000", "seed=0,1", "--workers", "2", "--sweep-dir", "s"]
-    process = start("train", "-m", *overrides, stdout=subprocess.PIPE)
-    until(lambda: len([run for run in _runs("s") if _newest(run) > 0]) == 2)
-    process.send_signal(number)
-    assert process.wait(20) == code
-    if code == 75:  # it has waited for them
-        assert process.stdout.read().splitlines()[0] == "2 jobs: 2 pending"
-    until(
-        lambda: {RunDir(run).read_status()["status"] for run in _runs("s")} == {"stopped"}, 0.0 if code == 75 else 20.0
-    )
-
-
-def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(project, rlrun):
-    (project / "fails.py").write_text(FAILS)
-    how = "+env.kwargs.how='raises','is killed','hangs','not',leaves,'leaves from C'"
-    overrides = [*TINY, "env.target=fails.Fails", how, "checkpoint.every=50", "env.vectorization=sync"]
-    done = rlrun("train", "-m", *overrides, "--sweep-dir", "s", "--workers", "5", "--stall", "10")
-    assert done.code == 1
-    errors = {entry.label.split("=")[1].strip("'"): entry.error for entry in entries("s")}
-    assert "ValueError: the arm broke" in errors["raises"]
-    assert errors["is killed"] == "killed by SIGKILL: by hand, or for want of memory"
-    assert errors["hangs"].startswith("no progress for ")
-    assert errors["leaves"].endswith(" in step called os._exit(0) before the work was complete")
-    assert errors["leaves from C"] == "its process left with exit code 0 before the run was completed"
-    assert errors["not"] is None
-    for error in filter(None, errors.values()):
-        assert f": failed: {error}\n" in done.err
-
-    (project / "mended").touch()
-    again = rlrun("resume", "s", "--retry-failed", "--workers", "4")
-    assert (again.code, again.out.splitlines()[0]) == (0, "6 jobs: 6 completed"), again.err
-    manifests = [json.loads((run / "manifest.json").read_text()) for run in _runs("s")]
-    resumed = [record["checkpoint"] for about in manifests for record in about.get("resumed", [])]
-    assert resumed == ["0000000100-0000000025"] * 5
-
-
-@pytest.mark.parametrize(("option", "pending"), [(["--fail-fast"], 3), (["--max-failures", "2"], 2)])
-def test_a_sweep_gives_up_after_so_many_failures(option, pending, project, rlrun):
-    (project / "fails.py").write_text(FAILS)
-    overrides = [*TINY, "env.target=fails.Fails", "+env.kwargs.how=raises", "seed=range(4)"]
-    done = rlrun("train", "-m", *overrides, "--sweep-dir", "s", "--workers", "1", *option)
-    assert done.code == 1
-    assert [entry.state for entry in entries("s")].count("pending") == pending
-
-
-def test_two_coordinators_share_the_jobs(project, rlrun):
-    overrides = ["train", "-m", *TINY, "seed=range(4)", "--sweep-dir", "s", "--workers", "1"]
-    other = start(*overrides, stderr=subprocess.PIPE)
-    until(lambda: "running" in states("s").values() if is_sweep(Path("s")) else False)
-    outputs = rlrun(*overrides).err, other.communicate(timeout=150)[1]
-    assert other.returncode == 0
-    until(lambda: set(states("s").values()) == {"completed"})
-    assert {log.read_text().count("completed:") for log in Path("s/logs").glob("*.txt")} == {1}
-    for run in _runs("s"):
-        assert "resumed" not in json.loads((run / "manifest.json").read_text()), outputs
 
 
 @pytest.mark.parametrize(
@@ -230,55 +160,124 @@ def test_wrong_requests_make_nothing(overrides, message, project, rlrun):
     assert [path.name for path in project.rglob("*")] == ["full", "file"]
 
 
-def test_a_sweep_that_was_cut_off_before_it_had_its_jobs_is_none(project, monkeypatch):
-    def cut(job_store, jobs):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(JobStore, "add", cut)
-        with pytest.raises(KeyboardInterrupt):
-            sweep([Job("a", (), "")], folder=Path("s"))
-    assert not is_sweep(Path("s"))
-    sweep([], folder=Path("s"))  # the same command goes on
-    assert is_sweep(Path("s"))
-
-
 def test_of_two_sweeps_that_begin_at_once_each_has_its_folder(project):
     assert sweeping._make(project / "s")
     assert not sweeping._make(project / "s")
 
 
-def insert(key, overrides, label="seed=1", subdir=None):
-    with sqlite3.connect("s/jobs.sqlite") as job_store:
-        values = key, label, overrides, subdir
-        job_store.execute("INSERT INTO jobs (key, label, words, subdir) VALUES (?, ?, ?, ?)", values)
+def test_killed_at_random_every_job_ends_once_and_as_if_it_had_not_been(project, rlrun, forked, meanwhile):
+    overrides, dice = [*TINY, "stop.env_steps=600", "seed=range(3)"], random.Random(0)
+    assert rlrun("train", "-m", *overrides, "--workers", "2", "--sweep-dir", "whole").code == 0
+    process = forked(["train", "-m", *overrides, "--sweep-dir", "killed", "--workers", "2"])
+    process.until(lambda: "running" in states("killed"))
+    time.sleep(dice.uniform(0.0, 0.6))
+    process.send_signal(signal.SIGKILL)
+    kills = [kill_jobs("killed")]
+
+    def kill_some():
+        for _ in range(6):
+            time.sleep(dice.uniform(0.1, 0.6))
+            kills.append(kill_jobs("killed"))
+
+    meanwhile(kill_some)
+    outcome = rlrun("resume", "killed", "--workers", "2", "--retries", "99")
+    assert outcome.code == 0, outcome.err
+    assert sum(kills) > 4
+    for job, *_ in statuses("killed"):
+        assert all(compare(Path("whole/jobs") / job.key, Path("killed/jobs") / job.key).values())
+    assert [log.count("completed:") for log in logs("killed")] == [1] * 3
 
 
-def test_a_job_whose_config_is_another_by_now_is_not_run(project, rlrun):
-    assert rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s").code == 0
-    insert("0123456789ab", json.dumps([*TINY, "seed=1"]))
-    assert rlrun("resume", "s", "--trust").code == 1
-    assert entries("s")[-1].error.startswith("these overrides make another config than when the sweep began")
-    assert not Path("s/jobs/0123456789ab").exists()
+def _newest(run):
+    return max((int(path.name.split("-")[0]) for path in RunDir(run).checkpoint_dirs()), default=-1)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        *(("../../out", "[]", "x"), ("a", "no list", "x"), ("a", "[1]", "x"), ("a", "[]", b"\x00"), ("", "[]", "x")),
-        *(("a", "[]", "x", subdir) for subdir in ("../out", "/out", "x/../../out", "logs/x", "jobs.sqlite", b"x", ".")),
-    ],
-)
-def test_rows_that_no_coordinator_wrote_are_refused(row, foreign, rlrun):
-    JobStore(foreign / "jobs.sqlite")
-    insert(*row)
-    outcome = rlrun("resume", "s")
-    assert outcome.code == 2
-    assert "jobs.sqlite is damaged: it lists a job that is none" in outcome.err
-    assert outcome.err.count("\n") == 1
+ENDLESS = ("train", "-m", *TINY, "stop.env_steps=1_000_000", "seed=0,1", "--workers", "2", "--sweep-dir", "s")
 
 
-def test_what_is_printed_of_a_foreign_sweep_steers_no_terminal(foreign, rlrun):
-    JobStore(foreign / "jobs.sqlite")
-    insert("a", json.dumps(["algorithm=dqn", "env=cartpole"]), "\x1b[2Jseed=1")
-    assert "\x1b" not in rlrun("resume", "s", "--trust").err
+def begun():
+    return len([run for run in Path("s/jobs").glob("*") if _newest(run) > 0]) == 2
+
+
+def stopped():
+    return {RunDir(run).read_status()["status"] for run in Path("s/jobs").glob("*")} == {"stopped"}
+
+
+def test_jobs_are_stopped_in_order_by_a_signal_to_their_scheduler(project, rlrun, meanwhile):
+    def stop():
+        until(begun)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    meanwhile(stop)
+    outcome = rlrun(*ENDLESS)
+    assert (outcome.code, outcome.out.splitlines()[0]) == (75, "2 jobs: 2 pending")
+    assert stopped()  # it has waited for them
+
+
+def test_jobs_are_stopped_in_order_by_the_end_of_their_scheduler(project, forked):
+    process = forked([*ENDLESS])
+    process.until(begun)
+    process.send_signal(signal.SIGKILL)
+    until(stopped, 20.0)
+
+
+def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(project, rlrun):
+    (project / "fails.py").write_text(FAILS)
+    how = "+env.kwargs.how='raises','is killed','hangs','not',leaves,'leaves from C'"
+    overrides = [*TINY, "env.target=fails.Fails", how, "checkpoint.every=50", "env.vectorization=sync"]
+    done = rlrun("train", "-m", *overrides, "--sweep-dir", "s", "--workers", "6", "--stall", "4")
+    assert done.code == 1
+    errors = {job.label.split("=")[1].strip("'"): error for job, _, _, error in statuses("s")}
+    assert "ValueError: the arm broke" in errors["raises"]
+    assert errors["is killed"] == "killed by SIGKILL: by hand, or for want of memory"
+    assert errors["hangs"].startswith("no progress for ")
+    assert errors["leaves"].endswith(" in step called os._exit(0) before the work was complete")
+    assert errors["leaves from C"] == "its process left with exit code 0 before the run was completed"
+    assert errors["not"] is None
+    for error in filter(None, errors.values()):
+        assert f": failed: {error}\n" in done.err
+
+    (project / "mended").touch()
+    again = rlrun("resume", "s", "--retry-failed", "--workers", "5")
+    assert (again.code, again.out.splitlines()[0]) == (0, "6 jobs: 6 completed"), again.err
+    manifests = [json.loads((run / "manifest.json").read_text()) for run in Path("s/jobs").glob("*")]
+    resumed = [record["checkpoint"] for about in manifests for record in about.get("resumed", [])]
+    assert resumed == ["0000000100-0000000025"] * 5
+
+
+def test_two_schedulers_share_the_jobs(project, rlrun, forked):
+    overrides = ["train", "-m", *TINY, "seed=range(4)", "--sweep-dir", "s", "--workers", "1"]
+    other = forked(overrides)
+    other.until(lambda: "running" in states("s"))
+    assert rlrun(*overrides).out.splitlines()[0] == "4 jobs: 4 completed"  # it waits for those of the other
+    assert other.wait(60) == 0
+    for run in Path("s/jobs").glob("*"):
+        assert "resumed" not in json.loads((run / "manifest.json").read_text())
+
+
+def test_a_sweep_runs_what_its_overrides_came_to_when_it_began(project, rlrun, meanwhile, write):
+    def change():
+        until(lambda: "running" in states("s"))
+        write("conf/algorithm/mine.yaml", MINE.format("algorithm: {n_step: 3}\n"))
+
+    write("conf/algorithm/mine.yaml", MINE.format(""))
+    meanwhile(change)
+    overrides = ["algorithm=mine", *TINY[1:], "seed=0,1"]
+    assert rlrun("train", "-m", *overrides, "--sweep-dir", "s", "--workers", "1").code == 0
+    Path("s/jobs").rename("elsewhere")
+    assert rlrun("resume", "s").code == 1
+    why = "these overrides make another config than when the sweep began: conf/ has changed"
+    assert all(error.startswith(why) for *_, error in statuses("s"))
+
+
+def test_a_sweep_that_was_cut_off_before_it_had_its_jobs_is_none(project, monkeypatch):
+    def cut(directory, jobs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SweepDir, "add", cut)
+        with pytest.raises(KeyboardInterrupt):
+            sweep([Job("a", (), "")], folder=Path("s"))
+    assert not is_sweep(Path("s"))
+    sweep([], folder=Path("s"))  # the same command goes on
+    assert is_sweep(Path("s"))

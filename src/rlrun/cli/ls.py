@@ -21,7 +21,7 @@ def ls(
     folder: Annotated[Path, typer.Argument(help="A run, a sweep, or a folder that contains some.")] = Path("."),
     status: Annotated[
         str | None,
-        typer.Option(help="Only running, completed, failed, stopped or interrupted runs."),
+        typer.Option(help="Only running, completed, failed, stopped, pruned or interrupted runs."),
     ] = None,
     match: Annotated[
         list[str] | None,

@@ -71,7 +71,7 @@ def root(
 
 
 @functools.cache
-def _command() -> Any:
+def command() -> Any:
     """Return typer's command for the app; building it is slow, and one process may run several commands."""
     return typer.main.get_command(app)
 
@@ -89,7 +89,7 @@ def main() -> None:
     try:
         _require_folder()
         with nullcontext() if "_RLRUN_COMPLETE" in os.environ else processes.refused():  # shell completion may exit
-            result = _command().main(overrides, prog_name="rlrun", standalone_mode=False)
+            result = command().main(overrides, prog_name="rlrun", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         if code == INTERRUPTED:
             code = _stopped(overrides)
@@ -134,7 +134,7 @@ def _stopped(overrides: list[str]) -> int:
     number = processes.received[-1] if processes.received else signal.SIGINT
     command = overrides[0] if overrides else ""
     after = {"train": "; no run was started", "resume": "; the run is unchanged"}.get(command, "")
-    code = 75 if command == "resume" else 128 + number
+    code = 75 if command == "resume" or "--continue" in overrides else 128 + number
     return _fail(f"stopped by {signal.Signals(number).name}{after}", code, debug=False)
 
 

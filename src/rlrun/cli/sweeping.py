@@ -15,7 +15,7 @@ from rlrun.runs.files import aligned, counted
 
 if TYPE_CHECKING:
     from rlrun.config.expansion import Job
-    from rlrun.sweep.coordinator import Limits
+    from rlrun.sweep.scheduler import Limits
     from rlrun.sweep.sweeping import SweepOutcome
 
 DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
@@ -40,7 +40,7 @@ Stall = Annotated[
 
 def limits_of(*, fail_fast: bool, max_failures: int | None, retries: int, stall: float | None) -> Limits:
     """Return the limits at which a sweep stops."""
-    from rlrun.sweep.coordinator import Limits
+    from rlrun.sweep.scheduler import Limits
 
     return Limits(failures=1 if fail_fast else max_failures, retries=retries, stall=stall)
 
@@ -77,7 +77,7 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
     from rlrun.config.composition import folder_of
     from rlrun.config.expansion import composed_of, expand, gridded
     from rlrun.sweep import sweeping as sweeps
-    from rlrun.sweep.job_store import require_apart
+    from rlrun.sweep.directory import require_apart
     from rlrun.sweep.search import SearchPlan
 
     overrides, own = sweeps.apart(overrides)
@@ -154,7 +154,7 @@ def _exit_code(outcome: SweepOutcome, *, as_json: bool) -> int:
     """Print a sweep's jobs on standard error and its result on standard output; return the exit code."""
     from rlrun.sweep.showing import rows
 
-    for line in aligned(rows(outcome.folder, outcome.entries), left=("job", "overrides", "state", "why")):
+    for line in aligned(rows(outcome.sweep, outcome.sweep.statuses()), left=("job", "overrides", "state", "why")):
         typer.echo(line, err=True)
     if as_json:
         print_json(outcome.to_json())
@@ -162,5 +162,7 @@ def _exit_code(outcome: SweepOutcome, *, as_json: bool) -> int:
         typer.echo(outcome.describe())
     again = " --retry-failed" if outcome.code == 1 else ""
     if outcome.code:
-        typer.echo(f"logs/ has the messages of each job; continue with: rlrun resume {outcome.folder}{again}", err=True)
+        typer.echo(
+            f"logs/ has the messages of each job; continue with: rlrun resume {outcome.sweep.path}{again}", err=True
+        )
     return outcome.code

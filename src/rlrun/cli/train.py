@@ -37,6 +37,10 @@ from rlrun.cli.sweeping import (
 from rlrun.core.errors import ConfigError, Left
 
 RunFolder = Annotated[Path | None, typer.Option(help="Directory of the run (default: runs/<algorithm>-<env>/…).")]
+Continue = Annotated[
+    bool, typer.Option("--continue", help="Resume the run of the same overrides in --run-dir, if there is one.")
+]
+Digest = Annotated[str | None, typer.Option(hidden=True, help="Of the config: another one is refused.")]
 Start = Annotated[
     str | None,
     typer.Option(
@@ -64,6 +68,8 @@ SweepFolder = Annotated[Path | None, typer.Option(help="Directory of a new or ex
 def train(
     overrides: Overrides = None,
     run_dir: RunFolder = None,
+    go_on: Continue = False,
+    digest: Digest = None,
     start: Start = None,
     trust: Trust = False,
     dry_run: DryRun = False,
@@ -93,7 +99,7 @@ def train(
         raise ConfigError("--package and --resolve go with --cfg job")
     refuse_folder(overrides, multirun=multirun)
     if multirun:
-        single = {"run_dir": run_dir, "from": start, "expect": expect, "cfg": cfg, "info": info}
+        single = {"run_dir": run_dir, "continue": go_on, "from": start, "expect": expect, "cfg": cfg, "info": info}
         refuse("a single run, and -m runs several; --sweep-dir names the folder of a sweep", **single)
         where: dict[str, Any] = {
             "folder": sweep_dir,
@@ -105,8 +111,10 @@ def train(
         raise typer.Exit(sweep(overrides, config_dir, dry_run=dry_run, as_json=as_json, **where))
     of_sweeps: dict[str, Any] = {"sweep_dir": sweep_dir, "workers": workers, "launcher": launcher, **options}
     refuse("a sweep of several runs: rlrun train -m …", **of_sweeps)
-    if trust and start is None:
-        raise ConfigError("--trust goes with --from and --sweep-dir; what you type yourself is trusted")
+    if go_on and run_dir is None:
+        raise ConfigError("--continue goes with --run-dir, which names the run")
+    if trust and start is None and not go_on:
+        raise ConfigError("--trust goes with --from, --continue and --sweep-dir; what you type yourself is trusted")
     from rlrun.commands.fork.parents import started
     from rlrun.config import compose
 
@@ -133,7 +141,14 @@ def train(
         print_data_flow(composed, as_json=as_json)
         return
     try:
-        result = experiment.train(composed, run_dir=run_dir)
+        if go_on and run_dir is not None:
+            from rlrun.commands.resume import proceed
+
+            result = proceed(composed, run_dir, digest=digest, trust=trust)
+        else:
+            result = experiment.train(composed, run_dir=run_dir)
     except Left as error:
+        if message := str(error):
+            typer.echo(f"rlrun: {message}", err=True)
         raise typer.Exit(75) from error
     print_result(result, bounds, as_json=as_json)

@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from rlrun.commands.watch import WatchedRun
+    from rlrun.sweep.directory import SweepDir
 
 
 def watch(
@@ -21,25 +22,18 @@ def watch(
 ) -> None:
     """Watch runs while they train: curves, speed, time to go, where time goes, jobs. q leaves, arrows choose."""
     from rlrun.commands import watch as watching
-    from rlrun.sweep.job_store import JOB_STORE
+    from rlrun.sweep.directory import SweepDir
 
-    jobs = (lambda: _jobs(folder)) if (folder / JOB_STORE).is_file() else watching.runs_in(folder)
+    sweep = SweepDir(folder)
+    jobs = (lambda: _jobs(sweep)) if sweep.list.is_file() else watching.runs_in(folder)
     watching.watch(jobs, metrics=metric or (), every=every)
 
 
-def _jobs(folder: Path) -> list[WatchedRun]:
+def _jobs(sweep: SweepDir) -> list[WatchedRun]:
     """Return the jobs of a sweep."""
     from rlrun.commands.watch import WatchedRun
-    from rlrun.runs.directory import RunDir
-    from rlrun.sweep.job_store import JOB_STORE, look, place_of
 
-    entries = look(folder / JOB_STORE)
     return [
-        WatchedRun(
-            RunDir(folder / place_of(entry)),
-            f"{entry.key} {entry.label or ' '.join(entry.overrides)}",
-            entry.state,
-            entry.error or "",
-        )
-        for entry in entries
+        WatchedRun(sweep.run(job), f"{job.key} {job.label or ' '.join(job.overrides)}", state, error or "")
+        for job, state, _, error in sweep.statuses()
     ]

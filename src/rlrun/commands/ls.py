@@ -12,7 +12,7 @@ from rlrun.runs.files import known, place_of
 from rlrun.runs.progress import judged, progress
 
 NUMBER = re.compile(r"(?<==)[-+]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")
-STATUSES = ("running", "completed", "failed", "stopped", "interrupted")
+STATUSES = ("running", "completed", "failed", "stopped", "pruned", "interrupted")
 FIGURES = ("env_steps", "updates", "seconds", "objective")
 
 

@@ -17,17 +17,18 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.checkpointing import load
-from rlrun.commands.train import Experiment, Result
+from rlrun.commands.train import Experiment, Result, train
 from rlrun.config import Composed, kept
+from rlrun.config.expansion import changeable, identity
 from rlrun.config.interpolation import dotted, leaves, mentions, plain
 from rlrun.config.overrides import Override, apply, listed, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
-from rlrun.core.errors import ConfigError, RlrunError, RunDirError
+from rlrun.core.errors import ConfigError, InProgress, Left, RlrunError, RunDirError
 from rlrun.loading.assembly import count_of, process_restored
 from rlrun.loading.policy import Arrival, arrived
-from rlrun.runs.directory import RunDir, checkpoint_key
-from rlrun.runs.files import read_json, write_json
-from rlrun.runs.heartbeat import lock_run, require_idle, trace_of
+from rlrun.runs.directory import RunDir, checkpoint_key, is_run
+from rlrun.runs.files import read_json, reason, write_json
+from rlrun.runs.heartbeat import hold_run, lock_run, require_idle, trace_of
 from rlrun.runs.learners import place_of
 from rlrun.runs.progress import counted_updates
 from rlrun.runs.trust import require_trusted
@@ -66,6 +67,44 @@ def resume(
     require_trusted(run, trust)
     with arrived(run) as arrival:
         return _resume(arrival, overrides, run, trace)
+
+
+def proceed(composed: Composed, run_dir: Path, *, digest: str | None = None, trust: bool = False) -> Result:
+    """Train in a folder, or resume the run of the same overrides that it holds: `rlrun train --continue`.
+
+    Args:
+        composed: the config of a new run.
+        run_dir: its folder. Of a run that is there, overrides of keys that may change apply.
+        digest: `identity` that the config of a new run has to have, as the job of a sweep.
+        trust: resume the run though it was not made here, and remember that.
+
+    Raises:
+        Left: another process works on the run.
+        RequestError: the folder holds something else, or files cannot be locked there.
+    """
+    directory, asked = RunDir(run_dir), composed.overrides
+    try:
+        directory.path.mkdir(parents=True, exist_ok=True)
+        with hold_run(directory) as (_, locked):
+            if not locked:
+                raise RunDirError(f"{directory.lock} cannot be locked: --continue needs a folder with locks")
+            if not is_run(directory.path):
+                if digest not in (None, identity(composed.config)):
+                    raise ConfigError(
+                        "these overrides make another config than when the sweep began: conf/ has changed; undo that, "
+                        "or begin another sweep"
+                    )
+                directory.clear()
+                return train(composed, run_dir=directory.path)
+            recorded = directory.read_overrides()
+            if {*asked} - {*changeable(asked)} != {*recorded} - {*changeable(recorded)}:
+                raise RunDirError(f"run directory {directory.path} holds a run of other overrides; name another folder")
+            news = [override for override in changeable(asked) if override not in recorded]
+            return resume(directory.path, news, trust=trust)
+    except InProgress as error:
+        raise Left(str(error)) from error
+    except OSError as error:
+        raise RunDirError(f"run directory {directory.path} cannot be made: {reason(error)}") from error
 
 
 def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: object) -> Result:
@@ -235,8 +274,8 @@ def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:
     now["approximate"] = [*readers, *lost, *differences(first, now)]
     approximate = about.get("resume") == "approximate" or bool(now["approximate"])
     about["resume"] = "approximate" if approximate else "exact"
-    for reason in now["approximate"]:
-        message = f"the run does not continue exactly: {reason}"
+    for why in now["approximate"]:
+        message = f"the run does not continue exactly: {why}"
         _messages.warning("%s", message)
         run.note(message)
     run.echo(f"resume: {about['resume']}: from checkpoint {now['checkpoint']}")

@@ -291,6 +291,7 @@ class Experiment:
         """
         state = self._prepared(run_dir)
         status: Status = "failed"
+        failure: str | None = None
         try:
             for line in self.left_out_notes():
                 run_dir.echo(line)
@@ -304,7 +305,8 @@ class Experiment:
         except KeyboardInterrupt as error:
             status = "stopped"
             raise Left(*error.args) from error
-        except Exception:
+        except Exception as error:
+            failure = processes.describe_error(error)
             with suppress(RlrunError):  # a full disk must not hide the first error
                 require_own(run_dir)
                 run_dir.note(f"failed\n{traceback.format_exc()}")
@@ -314,7 +316,7 @@ class Experiment:
             with suppress(*() if status == "completed" else (RlrunError,)):  # the first error is reported
                 require_own(run_dir)
                 write_json(run_dir.summary, summary)
-                run_dir.write_status(status)
+                run_dir.write_status(status, error=failure)
                 if status == "stopped":
                     why = summary["stopped_by"] or "a signal"
                     run_dir.echo(f"stopped by {why}; continue with: rlrun resume {run_dir.path}")

@@ -62,6 +62,9 @@ class Composed:
     hydra: dict[str, Any] = field(default_factory=dict)  # FOLDERS and GRID, those that a file or an override gives
 
 
+given: dict[tuple[str, ...], Composed] = {}  # what the process that started this one has composed
+
+
 def compose(
     overrides: Sequence[str] = (),
     config_dir: str | Path | None = None,
@@ -77,6 +80,9 @@ def compose(
 
     Raises: ConfigError, in one line, for whatever is wrong.
     """
+    if (known := given.get(tuple(overrides))) is not None:
+        places.add_to_path(known.project)
+        return known
     return Composer(config_dir, primary=primary).compose(overrides, roots=roots, check=check)
 
 

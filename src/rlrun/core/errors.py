@@ -12,6 +12,7 @@
         ├── SpaceError         a space that a part cannot handle
         ├── MissingExtra       an optional package is not installed
         └── RunDirError        a run directory that cannot be made, read or used
+            └── InProgress     another process works on the run
 
 Messages are one line: the place, what was wanted, what there is, and the nearest match.
 """
@@ -74,6 +75,10 @@ class SpaceError(RequestError):
 
 class RunDirError(RequestError):
     """A run directory cannot be created, read or used."""
+
+
+class InProgress(RunDirError):
+    """Another process works on the run."""
 
 
 class Left(KeyboardInterrupt):

@@ -3,7 +3,7 @@
 runs/<algorithm>-<env>/<date>_<time>_s<seed>[-k]/
 ├── config.yaml, overrides.txt      what was asked for
 ├── manifest.json                   with which versions, where (written last: with it the folder is a run)
-├── status.json                     running, completed, failed or stopped; host, pid, heartbeat
+├── status.json                     running, completed, failed, stopped or pruned; host, pid, heartbeat, failed attempts
 ├── lock                            locked by the process that works on the run; which one that is
 ├── metrics.jsonl, summary.json     what came out
 ├── checkpoints/<env_steps>-<updates>/, checkpoints/latest, checkpoints/best
@@ -28,7 +28,7 @@ from rlrun.runs import lock as locks
 from rlrun.runs import trust
 from rlrun.runs.files import head, known, place_of, read_bytes, read_json, reason, write_json, write_text
 
-Status = Literal["running", "completed", "failed", "stopped"]
+Status = Literal["running", "completed", "failed", "stopped", "pruned"]
 STATUS = ("status", "host", "pid", "heartbeat")
 SILENT = 300.0  # seconds without a heartbeat after which a run counts as interrupted whose lock cannot be asked
 PIDS = 2**31 - 1  # the largest number of a process
@@ -36,6 +36,14 @@ LARGEST = 1 << 20  # bytes of a file of overrides
 NAME = 255  # bytes of a folder's name, at most
 _output = logging.getLogger("rlrun.output")  # what commands print next to their result
 CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
+OF_A_START = (
+    "checkpoints",
+    "config.yaml",
+    "overrides.txt",
+    "status.json",
+    "manifest.json",
+    "log.txt",
+)  # its first files
 
 
 class RunDir:
@@ -66,6 +74,7 @@ class RunDir:
         self.exports = self.path / "exports"
         self._owned = False  # made or claimed by this object, so that it may be discarded
         self._made: list[Path] = []  # folders that exist because of this object, outermost first
+        self._found: list[Path] = []  # files that were in it before
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -99,7 +108,8 @@ class RunDir:
             if is_run(run.path):
                 way_out = f"continue it: rlrun resume {run.path}, or name another folder"
                 raise RunDirError(f"run directory {run.path} holds a run already; {way_out}")
-            names = sorted(entry.name for entry in run.path.iterdir())
+            run._found = [path for path in (run.lock, run.status) if path.exists()]  # of a job that failed to start
+            names = sorted(entry.name for entry in run.path.iterdir() if entry not in run._found)
             if names or not run._take():
                 raise RunDirError(f"run directory {run.path} is not empty: it holds {_some(names or ['checkpoints'])}")
         return run
@@ -117,6 +127,18 @@ class RunDir:
             raise RunDirError(f"run directory {self.path} cannot be made: {reason(error)}") from error
         return self._take()
 
+    def clear(self) -> None:
+        """Empty a folder of all that a start left which was killed before the folder was a run, but its status.
+
+        Raises:
+            RunDirError: it holds other files.
+        """
+        entries = [entry for entry in self.path.iterdir() if entry not in (self.status, self.lock)]
+        if others := sorted(entry.name for entry in entries if not entry.name.lstrip(".").startswith(OF_A_START)):
+            raise RunDirError(f"run directory {self.path} is not empty: it holds {_some(others)}")
+        for entry in entries:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
     def _take(self) -> bool:
         """Make the subfolder that marks a folder as taken, in one step; False where another process was faster."""
         try:
@@ -133,7 +155,7 @@ class RunDir:
         """Remove what a start that failed has made: the content, and every folder made for it."""
         if not self._owned:
             return
-        for entry in self.path.iterdir():
+        for entry in [entry for entry in self.path.iterdir() if entry not in self._found]:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         self._remove_made()
         self._owned = False
@@ -177,10 +199,24 @@ class RunDir:
         self.write_status("running")
         write_json(self.manifest, manifest)
 
-    def write_status(self, status: Status) -> None:
-        """Say what this process makes of the run now."""
+    def write_status(self, status: Status, *, error: str | None = None, attempts: int | None = None) -> None:
+        """Say what this process makes of the run now.
+
+        A run that a search has pruned stays pruned unless it completes, or is given new attempts.
+
+        Args:
+            status: of the run.
+            error: why it failed, in one line.
+            attempts: that failed; None counts this one, and forgets them once the run completes.
+        """
+        before = known(self.status)
+        if attempts is None:
+            attempts = 0 if status == "completed" else failures(before) + (status == "failed")
+            status = "pruned" if before.get("status") == "pruned" and status in ("running", "stopped") else status
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        write_json(self.status, {"status": status, "host": socket.gethostname(), "pid": os.getpid(), "heartbeat": now})
+        about = {"status": status, "host": socket.gethostname(), "pid": os.getpid(), "heartbeat": now}
+        about |= {"attempts": attempts} if attempts else {}
+        write_json(self.status, about | ({"error": error} if error else {}))
 
     def read_status(self, *, ours: bool = False) -> dict[str, Any]:
         """Return the status file's content; a `running` reads `interrupted` where no process works on the run.
@@ -308,6 +344,12 @@ class RunDir:
             names = [name for name in ("latest", "best") if self.pointed(name) in {path.name for path in folders}]
             raise RunDirError(f"{self.path} has no checkpoint '{override}'; it has {_some(names + steps)}")
         return matching[-1]
+
+
+def failures(status: Mapping[str, Any]) -> int:
+    """Return how many attempts failed, by the content of a status file."""
+    attempts = status.get("attempts", 0)
+    return attempts if isinstance(attempts, int) else 0
 
 
 def is_run(path: Path) -> bool:

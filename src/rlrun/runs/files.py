@@ -14,7 +14,6 @@ from rlrun.core.errors import RequestError, RlrunError, RunDirError
 
 JSON_BYTES = 1 << 27  # a larger text is no JSON of ours
 NOTE_BYTES = 1 << 23  # … no manifest, summary or status; taken apart, JSON can need twenty times its size
-SHARED = bytes.fromhex("d9d505f920a163d7")  # ends a journal that names another file; rlrun leaves none
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 OWN = READ | os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -179,21 +178,6 @@ def require_own_file(path: Path) -> None:
         raise RunDirError(f"{path} cannot be used: it is not a plain file, and only files of its own are written")
     if about.st_nlink > 1:
         raise RunDirError(f"{path} cannot be used: it is a hard link; cp -r makes a copy with files of its own")
-
-
-def require_own_database(path: Path) -> None:
-    """Refuse SQLite files that refer to other files: SQLite deletes a file that a journal names.
-
-    Raises:
-        RunDirError: naming the file.
-    """
-    journal, *sidecars = [path.with_name(f"{path.name}-{name}") for name in ("journal", "wal", "shm")]
-    for file in (path, journal, *sidecars):
-        require_own_file(file)
-    with suppress(FileNotFoundError), open(journal, "rb") as content:
-        content.seek(-min(len(SHARED), content.seek(0, os.SEEK_END)), os.SEEK_END)
-        if content.read() == SHARED:
-            raise RunDirError(f"{journal} was not left by rlrun: it names another file; delete the journal")
 
 
 def open_own(path: Path) -> int:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from rlrun.core.errors import LostRun, RlrunError, RunDirError
+from rlrun.core.errors import InProgress, LostRun, RlrunError, RunDirError
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import SILENT, RunDir
 from rlrun.runs.files import NOTE_BYTES, head, known, open_own, reason
@@ -18,6 +18,7 @@ from rlrun.runs.files import NOTE_BYTES, head, known, open_own, reason
 ATTEMPTS = 20  # to lock a run, of which others may be asking just now whether it is locked
 PAUSE = 0.05  # seconds between them
 tokens: dict[Path, str] = {}  # of the runs that this process works on: what its signature in their lock says
+_held: dict[Path, tuple[int, bool]] = {}  # of the runs that it keeps others from: their lock, and if that is locked
 
 
 @contextmanager
@@ -48,17 +49,18 @@ def keep_fresh(run: RunDir, seconds: float = 30.0) -> Iterator[None]:
         thread.join()
 
 
-def require_idle(run: RunDir, *, ours: bool = False) -> None:
-    """Refuse a run that a process works on; for `ours` see `RunDir.read_status`.
+def require_idle(run: RunDir) -> None:
+    """Refuse a run that another process works on.
 
     Raises:
-        RunDirError: with process, host, the time of its last sign of life, and what to do.
+        InProgress: with process, host, the time of its last sign of life, and what to do.
     """
+    ours = run.path not in tokens and _held.get(run.path, (0, False))[1]
     status = run.read_status(ours=ours)
     if status["status"] == "running":
         silent = datetime.fromisoformat(status["heartbeat"]) + timedelta(seconds=SILENT)
         sure = not ours and locks.is_held(run.lock)
-        raise RunDirError(
+        raise InProgress(
             f"{run.path} is in progress: process {status['pid']} on {status['host']} works on it, last heartbeat "
             f"{status['heartbeat']}; end that process"
             + ("" if sure else f", or, if it is gone, wait until {silent.isoformat()}")
@@ -75,6 +77,28 @@ def trace_of(run: RunDir) -> object:
 
 
 @contextmanager
+def hold_run(run: RunDir) -> Iterator[tuple[int, bool]]:
+    """Keep other processes from a run for as long as a `with` block lasts, also from one that is still to be made.
+
+    Yields the run's lock as an open file, and whether it could be locked. A block within a block has the same lock.
+
+    Raises:
+        InProgress: another process has it.
+        RunDirError: it is no file of the run's own.
+    """
+    if run.path in _held:
+        yield _held[run.path]
+        return
+    handle, locked = _locked(run)
+    _held[run.path] = handle, locked
+    try:
+        yield handle, locked
+    finally:
+        del _held[run.path]
+        locks.release(handle)
+
+
+@contextmanager
 def lock_run(run: RunDir, trace: object = ...) -> Iterator[None]:
     """Hold the run lock for as long as a `with` block lasts; of two processes that try, one is refused.
 
@@ -86,20 +110,20 @@ def lock_run(run: RunDir, trace: object = ...) -> Iterator[None]:
         RunDirError: a process works on it, or one did since then.
         RlrunError: the disk does not take what this process writes.
     """
-    handle, locked = _locked(run)
-    try:
-        require_idle(run, ours=locked)
+    with hold_run(run) as (handle, locked):
+        require_idle(run)
         if trace is not ... and trace_of(run) != trace:
             raise RunDirError(f"{run.path} was continued by another process meanwhile; try again")
         try:
-            tokens[run.path] = locks.sign(handle, locked=locked)
+            token = locks.sign(handle, locked=locked)
         except OSError as error:
             raise RlrunError(f"{run.lock} cannot be written: {reason(error)}") from error
-        run.write_status("running")
-        yield
-    finally:
-        tokens.pop(run.path, None)
-        locks.release(handle)
+        tokens[run.path] = token
+        try:
+            run.write_status("running")
+            yield
+        finally:
+            tokens.pop(run.path, None)
 
 
 def require_own(run: RunDir) -> None:
@@ -135,4 +159,4 @@ def _locked(run: RunDir) -> tuple[int, bool]:
         return handle, False
     os.close(handle)
     require_idle(run)
-    raise RunDirError(f"{run.path} is in progress: another process has locked {run.lock}; end that process")
+    raise InProgress(f"{run.path} is in progress: another process has locked {run.lock}; end that process")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import connection, forkserver, resource_tracker
@@ -24,6 +25,7 @@ CONTEXT.set_forkserver_preload(["rlrun.sweep.preload"])
 # Signals that a terminal or scheduler may send to a whole group of processes.
 OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 ASKED = b"asked"
+GRACE = 60.0  # seconds in which a process ends whose parent has ended
 LOST = 255  # exit code by `multiprocessing` if the fork server has ended and the code is unknown
 
 
@@ -62,10 +64,6 @@ class Child:
             main.update(names)
         assert self._process.pid is not None
         self.pid: int = self._process.pid
-
-    def waits(self) -> bool:
-        """Return True if it has not begun, as in a scheduler's queue: then its silence means nothing."""
-        return False
 
     def poll(self) -> int | None:
         """Return the exit code; 75 if it is unknown: then the run's files show how far it came."""
@@ -154,8 +152,13 @@ def _serve(
 
 
 def _leave_with(parent: Connection, own: int) -> None:
-    """Send SIGTERM to this process when the other end of a pipe closes, unless it was asked to stop before."""
+    """Send SIGTERM to this process when the other end of a pipe closes, unless it was asked to stop before.
+
+    One that hangs is killed, with all that it forked, so that its run is free.
+    """
     try:
         parent.recv_bytes()  # `ASKED`
     except (EOFError, OSError):
         os.kill(own, signal.SIGTERM)
+        time.sleep(GRACE)
+        os.killpg(own, signal.SIGKILL)

@@ -17,10 +17,11 @@ os.close(nowhere)
 algorithms = importlib.import_module("rlrun.algorithms")
 for module in pkgutil.iter_modules(algorithms.__path__, "rlrun.algorithms."):
     importlib.import_module(module.name)
-for name in ("rlrun.env.toys", "rlrun.sweep.work"):
+for name in ("rlrun.env.toys", "rlrun.commands.resume", "filelock"):
     importlib.import_module(name)
-# Parsing builds the tables of the grammar.
-importlib.import_module("rlrun.config.overrides").parse(["algorithm=sac", "+with=[rnd,icm]", "algorithm.lr=3.0e-4"])
+# A command that only composes builds the tables of the grammar, and reads the files that most jobs start from.
+composed = ["algorithm=sac", "env=cartpole", "+with=[rnd,icm]", "algorithm.lr=3.0e-4"]
+importlib.import_module("rlrun.cli.main").command().main(["train", "--cfg", "job", *composed], standalone_mode=False)
 importlib.import_module("rlrun.runs.manifest").versions()
 # torch reads its own sources at the first seed; each job sets its own.
 importlib.import_module("rlrun.core.seeds").Seeds(0).apply()

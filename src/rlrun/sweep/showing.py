@@ -4,65 +4,63 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rlrun.core.errors import printable
-from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, duration
 from rlrun.runs.progress import VALIDATION, judged, progress, score_of
-from rlrun.sweep.job_store import Entry, State, place_of
+from rlrun.sweep.directory import JobStatus, State, SweepDir
 
-ORDER: tuple[State, ...] = ("running", "failed", "queued", "pending", "completed", "pruned")
+ORDER: tuple[State, ...] = ("running", "failed", "pending", "completed", "pruned")
 
 
 class Show:
     """Show the progress of a sweep's jobs.
 
     Args:
-        folder: of the sweep.
+        sweep: whose jobs.
         grows: more jobs than are known may come, so that nothing is said of the time to go.
     """
 
-    def __init__(self, folder: Path, *, grows: bool = False) -> None:
-        self.folder = folder
+    def __init__(self, sweep: SweepDir, *, grows: bool = False) -> None:
+        self.sweep = sweep
         self.grows = grows
         self._printed: dict[str, tuple[Any, ...]] = {}
         self._since: dict[str, float] = {}  # when a job was first seen running
         self._took: list[float] = []  # seconds of jobs that were seen to begin and to end
         self._workers = 1  # jobs that run at a time, at most so far
 
-    def __call__(self, entries: list[Entry]) -> None:
-        self._follow(entries)
-        for number, entry in enumerate(entries, start=1):
-            news = (entry.state, entry.error)
-            if self._printed.get(entry.key, ("pending", None)) != news:
-                place = f"[{number}/{len(entries)}] {entry.key} {entry.label}".rstrip()
-                details = f": {entry.error}" if entry.error is not None and entry.state != "completed" else ""
-                if entry.state == "completed":
-                    _, name, value = figures(self.folder, entry)
-                    texts = (f"{name} {value}" if value else "", self._to_go(entries))
+    def __call__(self, statuses: list[JobStatus]) -> None:
+        self._follow(statuses)
+        for number, status in enumerate(statuses, start=1):
+            job, state, _, error = status
+            if self._printed.get(job.key, ("pending", None)) != (state, error):
+                place = f"[{number}/{len(statuses)}] {job.key} {job.label}".rstrip()
+                details = f": {error}" if error is not None else ""
+                if state == "completed":
+                    _, name, value = figures(self.sweep, status)
+                    texts = (f"{name} {value}" if value else "", self._to_go(statuses))
                     details = "".join(f", {text}" for text in texts if text)
-                self.say(f"{place}: {entry.state}{details}")
-            self._printed[entry.key] = news
+                self.say(f"{place}: {state}{details}")
+            self._printed[job.key] = state, error
 
     def say(self, line: str) -> None:
         """Print a line."""
         print(printable(line), file=sys.stderr, flush=True)
 
-    def _follow(self, entries: Sequence[Entry]) -> None:
+    def _follow(self, statuses: Sequence[JobStatus]) -> None:
         """Note how long jobs take that begin and end while this looks on."""
         now = time.monotonic()
-        for entry in entries:
-            if entry.state == "running":
-                self._since.setdefault(entry.key, now)
-            elif (since := self._since.pop(entry.key, None)) is not None and entry.state == "completed":
+        for job, state, *_ in statuses:
+            if state == "running":
+                self._since.setdefault(job.key, now)
+            elif (since := self._since.pop(job.key, None)) is not None and state == "completed":
                 self._took.append(now - since)
         self._workers = max(self._workers, len(self._since))
 
-    def _to_go(self, entries: Sequence[Entry]) -> str:
+    def _to_go(self, statuses: Sequence[JobStatus]) -> str:
         """Return how long all jobs take still, by the mean of those that have ended."""
-        waiting = sum(entry.state in ("pending", "queued") for entry in entries)
+        waiting = sum(status.state == "pending" for status in statuses)
         if self.grows or not self._took or not (waiting or self._since):
             return ""
         mean, now = sum(self._took) / len(self._took), time.monotonic()
@@ -70,31 +68,28 @@ class Show:
         return f"{duration(seconds / min(self._workers, waiting + len(self._since)))} to go"
 
 
-def figures(folder: Path, entry: Entry) -> tuple[float, str, str]:
+def figures(sweep: SweepDir, status: JobStatus) -> tuple[float, str, str]:
     """Return steps of a job, the name of its objective or `return`, and the value, as far as they are known."""
-    if entry.state in ("pending", "queued"):
-        return 0, "return", ""
-    metrics = progress(RunDir(folder / place_of(entry)).metrics)
+    metrics = progress(sweep.run(status.job).metrics)
     name, value = judged(metrics) or "", score_of(metrics)
     name, form = (name.removeprefix(VALIDATION), ".4g") if name.startswith(VALIDATION) else ("return", ".2f")
     return metrics.get("env_steps") or metrics.get("updates") or 0, name, "" if value is None else f"{value:{form}}"
 
 
-def rows(folder: Path, entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+def rows(sweep: SweepDir, statuses: Sequence[JobStatus]) -> list[tuple[str, ...]]:
     """Return a table of jobs with a head: overrides, state, steps, return or objective, and why one failed."""
-    known = [(entry, *figures(folder, entry)) for entry in entries]
+    known = [(status, *figures(sweep, status)) for status in statuses]
     score = " / ".join(dict.fromkeys(name for _, _, name, value in known if value)) or "return"
     table: list[tuple[str, ...]] = [("job", "overrides", "state", "steps", score, "why")]
-    for entry, steps, _, value in known:
-        overrides = printable(entry.label or " ".join(entry.overrides))
-        why = printable("" if entry.state == "completed" else entry.error or "")
-        table.append((entry.key, overrides, entry.state, f"{steps:,}" if steps else "", value, why))
+    for (job, state, _, error), steps, _, value in known:
+        overrides = printable(job.label or " ".join(job.overrides))
+        table.append((job.key, overrides, state, f"{steps:,}" if steps else "", value, error or ""))
     return table
 
 
-def summary(entries: Sequence[Entry]) -> str:
+def summary(statuses: Sequence[JobStatus]) -> str:
     """Return how many jobs are in which state: `24 jobs: 3 running, 21 completed`."""
-    states = Counter(entry.state for entry in entries)
-    return f"{counted(len(entries), 'job')}: " + ", ".join(
+    states = Counter(status.state for status in statuses)
+    return f"{counted(len(statuses), 'job')}: " + ", ".join(
         f"{states[state]} {state}" for state in ORDER if states[state]
     )

@@ -5,6 +5,7 @@ Overrides of the sweep itself choose all but its jobs: `launcher=slurm launcher.
 """
 
 import json
+import shutil
 import socket
 import sys
 from collections.abc import Iterable, Sequence
@@ -21,13 +22,12 @@ from rlrun.config.build import Builder
 from rlrun.config.composition import OF_SWEEPS, describe_presets
 from rlrun.config.expansion import Job
 from rlrun.core.errors import RunDirError
-from rlrun.runs.directory import RunDir, is_run
+from rlrun.runs.directory import is_run
 from rlrun.runs.files import json_text, known, read_bytes, reason, write_text
 from rlrun.runs.trust import remember, require_remembered, said_by
-from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
-from rlrun.sweep.job_store import JOB_STORE, Entry, JobStore, place_of
-from rlrun.sweep.local import Tasks
-from rlrun.sweep.remote import remove_launches
+from rlrun.sweep.command import JobCommand
+from rlrun.sweep.directory import SweepDir
+from rlrun.sweep.scheduler import Limits, schedule
 from rlrun.sweep.search import Optuna, Search, SearchPlan
 from rlrun.sweep.search.search import ANSWER
 from rlrun.sweep.search.settings import ABOUT as SEARCH
@@ -69,11 +69,11 @@ def require_trusted(folder: Path, trust: bool = False) -> None:
     Raises:
         RequestError: a job is not trusted, or the sweep cannot be read.
     """
-    entries = JobStore(folder / JOB_STORE).entries()
+    directory = SweepDir(folder)
     notes = [read_bytes(path) for name in (ABOUT, SEARCH) if (path := folder / name).exists()]
-    jobs = [json.dumps(entry.overrides) for entry in entries]
-    runs = [text for entry in entries for text in said_by(folder / place_of(entry))]
-    why = f"this sweep was not made here; read {folder / ABOUT} and the overrides of its jobs, then say --trust"
+    jobs = [json.dumps(job.overrides) for job in directory.jobs()]
+    runs = [text for job in directory.jobs() for text in said_by(directory.run(job).path)]
+    why = f"this sweep was not made here; read {folder / ABOUT} and {directory.list}, then say --trust"
     require_remembered(folder, [*notes, *jobs, *runs], trust, why)
 
 
@@ -115,29 +115,24 @@ class Means:
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """A sweep when a coordinator left it: its folder, its jobs, and its exit code."""
+    """A sweep when this process left it: its folder, its jobs, and the exit code."""
 
-    folder: Path
-    entries: list[Entry]
+    sweep: SweepDir
     code: int
     answer: str | None = None  # of a search
 
     def describe(self) -> str:
         """Return two lines: how many jobs are in which state, and where they are; then what a search found."""
-        return "\n".join(filter(None, (summary(self.entries), str(self.folder), self.answer)))
+        return "\n".join(filter(None, (summary(self.sweep.statuses()), str(self.sweep.path), self.answer)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `rlrun train -m --json` prints: its jobs with their runs, and what a search found."""
-        jobs = [(entry, RunDir(self.folder / place_of(entry))) for entry in self.entries]
-        return {
-            "path": str(self.folder),
-            "jobs": [
-                {"job": entry.key, "overrides": entry.overrides, "state": entry.state, "error": entry.error}
-                | {"run": about(run).to_json() if is_run(run.path) else None}
-                for entry, run in jobs
-            ],
-            "search": known(self.folder / ANSWER) or None,
-        }
+        jobs = [
+            {"job": job.key, "overrides": job.overrides, "state": state, "error": error}
+            | {"run": about(run).to_json() if is_run((run := self.sweep.run(job)).path) else None}
+            for job, state, _, error in self.sweep.statuses()
+        ]
+        return {"path": str(self.sweep.path), "jobs": jobs, "search": known(self.sweep.path / ANSWER) or None}
 
 
 def is_sweep(path: Path) -> bool:
@@ -172,28 +167,23 @@ def sweep(
         RequestError: the folder holds something else, is not trusted, or cannot be written.
     """
     means = means or Means()
-    launching = means.ready_launcher(endless=plan is not None and workers is None)
-    folder = _sweep_folder(folder)
-    if (folder / JOB_STORE).exists():
-        require_trusted(folder, trust)
-    job_store, jobs = JobStore(folder / JOB_STORE), list(jobs)
+    launching, limits = means.ready_launcher(endless=plan is not None and workers is None), limits or Limits()
+    directory, jobs = SweepDir(_sweep_folder(folder), limits.retries), list(jobs)
+    if directory.list.exists():
+        require_trusted(directory.path, trust)
     if plan is not None:
-        if not (folder / SEARCH).exists() and job_store.entries():
-            raise RunDirError(f"{folder} holds a sweep that is not a search; name another folder")
-        plan.save(folder)
-    job_store.add(jobs)
-    if not is_sweep(folder):  # the last of its files: what is a sweep has its jobs
-        about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
-        about["launcher"] = [override for override in means.overrides if _group(override) == "launcher"]
-        text = json_text({**about, "host": socket.gethostname(), "project": str(Path.cwd())})
+        if is_sweep(directory.path) and not (directory.path / SEARCH).exists():
+            raise RunDirError(f"{directory.path} holds a sweep that is not a search; name another folder")
+        plan.save(directory.path)
+    directory.add(jobs)
+    if not is_sweep(directory.path):  # the last of its files: what is a sweep has its jobs
+        note = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
+        note["launcher"] = [override for override in means.overrides if _group(override) == "launcher"]
+        text = json_text({**note, "host": socket.gethostname(), "project": str(Path.cwd())})
         remember(text)
-        write_text(folder / ABOUT, text)
-    typed = {job.key: job for job in jobs}
-    launcher = launching(Tasks(folder, config_dir, typed=typed))
+        write_text(directory.about, text)
     preset = describe_presets([job.preset for job in jobs] if plan is None else [plan.preset])
-    return _coordinate(
-        folder, job_store, launcher, workers=workers, limits=limits, plan=plan, typed=typed, preset=preset
-    )
+    return _run(directory, launching, config_dir, workers=workers, limits=limits, plan=plan, preset=preset)
 
 
 def resume(
@@ -218,44 +208,45 @@ def resume(
     Raises:
         RunDirError: it is no sweep, or cannot be read.
     """
-    folder = path.absolute()
-    searched = (folder / SEARCH).is_file()
+    limits = limits or Limits()
+    directory, searched = SweepDir(path, limits.retries), (path / SEARCH).is_file()
     launching = (means or Means()).ready_launcher(endless=searched and workers is None)
-    job_store = JobStore(folder / JOB_STORE)
     if retry_failed:
-        job_store.retry()
-    plan = SearchPlan.load(folder, config_dir) if searched else None
-    launcher = launching(Tasks(folder, config_dir))
-    return _coordinate(folder, job_store, launcher, workers=workers, limits=limits, plan=plan)
+        directory.reopen([job.key for job in directory.jobs()], "failed")
+    plan = SearchPlan.load(directory.path, config_dir) if searched else None
+    return _run(directory, launching, config_dir, workers=workers, limits=limits, plan=plan)
 
 
-def _coordinate(
-    folder: Path,
-    job_store: JobStore,
-    launcher: Launcher,
+def _run(
+    directory: SweepDir,
+    launching: Any,
+    config_dir: Path | None,
     *,
     workers: int | None,
-    limits: Limits | None,
-    plan: SearchPlan | None = None,
-    typed: dict[str, Job] | None = None,
+    limits: Limits,
+    plan: SearchPlan | None,
     preset: str = "",
 ) -> SweepOutcome:
-    show = Show(folder, grows=plan is not None)
+    def command(job: Job) -> JobCommand:
+        """Return the command of a job."""
+        conf = None if config_dir is None else config_dir.absolute()
+        return JobCommand(job, directory.run(job).path, directory.log(job), conf)
+
+    show = Show(directory, grows=plan is not None)
     with (
-        closing(launcher),
-        nullcontext() if plan is None else Search(plan, folder, job_store, typed, show.say) as source,
+        closing(launching(directory.path)) as launcher,
+        nullcontext() if plan is None else Search(plan, directory, show.say) as search,
     ):
         if preset:
             show.say(preset)
-        places = workers or launcher.workers([*job_store.entries(), *([] if plan is None else plan.sample)])
-        coordinator = Coordinator(
-            folder, job_store, launcher, workers=places, limits=limits or Limits(), show=show, source=source
-        )
-        code = coordinator.run()
-        if source is not None and source.fruitless:
-            code = code or 1
-    remove_launches(folder / "launches", job_store)
-    return SweepOutcome(folder, job_store.entries(), code, None if source is None else source.result)
+        jobs = [*directory.jobs(), *([] if plan is None else plan.sample)]
+        workers = workers or launcher.workers(jobs)
+        code = schedule(directory, launcher, command, workers=workers, limits=limits, show=show, search=search)
+    if search is not None and search.fruitless:
+        code = code or 1
+    if all(status.state in ("completed", "pruned") for status in directory.statuses()):
+        shutil.rmtree(directory.path / "launches", ignore_errors=True)  # those of a failed job may show why
+    return SweepOutcome(directory, code, None if search is None else search.result)
 
 
 def _sweep_folder(folder: Path | None) -> Path:
@@ -267,7 +258,7 @@ def _sweep_folder(folder: Path | None) -> Path:
     if is_run(folder):
         raise RunDirError(f"sweep directory {folder} holds a run; name another folder")
     if folder.is_dir() and not is_sweep(folder):
-        ours = ("jobs", "logs", ABOUT, SEARCH)  # of a coordinator that begins the same sweep just now
+        ours = ("jobs", "logs", ABOUT, SEARCH)  # of a process that begins the same sweep just now
         if not all(entry.name.lstrip(".").startswith(ours) for entry in folder.iterdir()):
             raise RunDirError(f"sweep directory {folder} is not empty, and no sweep")
     _make(folder)

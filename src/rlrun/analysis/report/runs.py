@@ -20,7 +20,7 @@ from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.files import known, read_bytes
 from rlrun.runs.progress import last_line, lines_of, number_of, record_of
-from rlrun.sweep.job_store import JOB_STORE, look, place_of
+from rlrun.sweep.directory import SweepDir
 from rlrun.sweep.sweeping import is_sweep
 
 EVALUATED, PLAYED = "evaluation/mean_return", "episode/return"
@@ -93,17 +93,18 @@ def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
     sweeps += [(place, source) for place, source in above if place.is_relative_to(source)]
     for folder, source in dict.fromkeys(sweeps):
         try:
-            jobs = look(folder / JOB_STORE) if is_sweep(folder) else []
+            sweep = SweepDir(folder)
+            statuses = sweep.statuses() if is_sweep(folder) else []
         except RunDirError as error:
             troubles.append(str(error))
             continue
-        for job in jobs:
-            place, overrides = folder / place_of(job), _by_key(job.overrides)
+        for job, state, _, why in statuses:
+            place, overrides = sweep.run(job).path, _by_key(job.overrides)
             run = by_path.get(place.resolve())  # one folder may be named twice
-            reason = job.error or REASONS.get(job.state)
+            reason = why or REASONS.get(state)
             if run is None:
                 task = tasks.get(_env_overrides(overrides), _task_of(overrides))
-                by_path[place.resolve()] = _without_run(place, source, overrides, task, job.state, reason)
+                by_path[place.resolve()] = _without_run(place, source, overrides, task, state, reason)
             elif run.status != "completed" and reason:
                 by_path[place.resolve()] = replace(run, reason=reason)
     return list(by_path.values()), troubles

@@ -4,7 +4,7 @@ A search adds to the files of any sweep, in its folder:
 
     search.json      the overrides and settings, for a resume
     study.journal    trials, their reports and results; Optuna's own format
-    search.lock      held by the coordinator that asks the sampler; others run jobs
+    search.lock      held by the process that asks the sampler; others run jobs
     best.json        the answer
 """
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlrun.config.expansion import Job
 from rlrun.core.errors import ConfigError, did_you_mean, printable
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, write_json
 from rlrun.runs.progress import values_of
-from rlrun.sweep.job_store import Entry, JobStore, place_of
+from rlrun.sweep.directory import JobStatus, SweepDir
 from rlrun.sweep.search.settings import SearchPlan
 from rlrun.sweep.search.study import (
     State,
@@ -32,7 +31,7 @@ from rlrun.sweep.search.study import (
 
 JOURNAL, LOCK, ANSWER = "study.journal", "search.lock", "best.json"
 LOOK = 1.0  # seconds between two looks at what jobs report
-WAIT = 2.0  # seconds until a coordinator tries again to get the lock
+WAIT = 2.0  # seconds until a scheduler tries again to get the lock
 
 
 @dataclass
@@ -53,38 +52,31 @@ class Runs:
 
 
 class Search:
-    """A source of jobs for a coordinator.
+    """A source of jobs for a scheduler.
 
-    Of several coordinators on one folder the one that holds the lock asks for trials and judges them; the lock dies
-    with its process. The others do jobs, until they get it.
+    Of several schedulers of one sweep the one that holds the lock asks for trials and judges them; the lock dies with
+    its process. The others do jobs, until they get it.
 
-    The job store is changed before the study, so that what a killed process left is found out from the job
-    store.
+    Jobs are added and pruned before the study is changed, so that what a killed process left is found out from them.
 
     Args:
         plan: what is searched.
-        folder: of the sweep.
-        job_store: its jobs.
-        typed: jobs whose overrides the user typed, by their keys; those of trials are added if the plan was typed.
+        sweep: whose jobs.
         say: takes a line on each trial.
     """
 
     def __init__(
         self,
         plan: SearchPlan,
-        folder: Path,
-        job_store: JobStore,
-        typed: dict[str, Job] | None = None,
+        sweep: SweepDir,
         say: Callable[[str], None] = print,
     ) -> None:
         self.plan = plan
-        self.folder = folder
-        self.job_store = job_store
-        self.typed = typed
+        self.sweep = sweep
         self.say = say
         self.result: str | None = None  # the answer, in words
         self.fruitless = False  # no trial has a number as its result
-        self._study: Study | None = None  # of the coordinator that holds the lock
+        self._study: Study | None = None  # of the scheduler that holds the lock
         self._open: dict[int, Runs] = {}
         self._failed: dict[int, tuple[Trial, set[str]]] = {}  # trials, with the keys of their failed jobs
         self._candidates: list[Runs] | None = None
@@ -95,36 +87,34 @@ class Search:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Let another coordinator ask."""
+        """Let another scheduler ask."""
         if self._handle is not None:
             locks.release(self._handle)
             self._handle = None
 
     @property
     def study(self) -> Study:
-        """The study, if this coordinator holds the lock."""
+        """The study, if this scheduler holds the lock."""
         assert self._study is not None
         return self._study
 
-    def look(self, *, news: bool) -> set[str]:
-        """Note the results of trials; return the keys of jobs that are to stop.
+    def look(self, *, news: bool) -> None:
+        """Note the results of trials, and prune jobs.
 
         news: whether a job has ended since the last time.
         """
         if not self._asks() or (not news and time.monotonic() - self._looked < LOOK):
-            return set()
+            return
         self._looked = time.monotonic()
-        entries = {entry.key: entry for entry in self.job_store.entries()}
-        leaving: set[str] = set()
-        self._try_again(entries)
+        statuses = self._statuses()
+        self._try_again(statuses)
         for number in list(self._open):
-            leaving |= self._conclude_trial(self._open[number], entries)
+            self._conclude_trial(self._open[number], statuses)
         if not self._open and not self._is_due():
-            self._conclude(entries)
-        return leaving
+            self._conclude(statuses)
 
     def offer(self) -> bool:
-        """Add the jobs of a new trial to the job store; False where there is none now."""
+        """Add the jobs of a new trial; False where there is none now."""
         if not self._asks() or not self._is_due():
             return False
         self._begin(self.study.ask())
@@ -134,42 +124,45 @@ class Search:
         """Return True if nothing will be added any more."""
         return self.result is not None
 
+    def _statuses(self) -> dict[str, JobStatus]:
+        return {status.job.key: status for status in self.sweep.statuses()}
+
     def _is_due(self) -> bool:
         """Return True if trials are still to be asked for."""
         return self.study.waits or self.study.asked < self.plan.trials
 
     def _asks(self) -> bool:
-        """Return True if this coordinator holds the lock; try to get it now and then."""
+        """Return True if this scheduler holds the lock; try to get it now and then."""
         if self._study is None and time.monotonic() - self._tried >= WAIT:
             self._tried = time.monotonic()
-            self._handle = locks.locked(self.folder / LOCK)
+            self._handle = locks.locked(self.sweep.path / LOCK)
             if self._handle is not None:
-                self._study = Study(self.folder / JOURNAL, self.plan)
+                self._study = Study(self.sweep.path / JOURNAL, self.plan)
                 self._continue(self._study)
         return self._study is not None
 
     def _continue(self, study: Study) -> None:
         """Continue the trials of an earlier process."""
-        entries = {entry.key: entry for entry in self.job_store.entries()}
+        statuses = self._statuses()
         for trial in study.trials:
             if trial.state == "running":
                 self._begin(study.reopen(trial.number))
             elif trial.state == "failed" and not study.was_tried_again(trial.number):
                 with suppress(ConfigError):
-                    keys = {job.key for job in self.plan.jobs(trial.values, self.plan.seeds)} & set(entries)
-                    unfinished = {key for key in keys if entries[key].state in ("pending", "running")}
+                    keys = {job.key for job in self.plan.jobs(trial.values, self.plan.seeds)} & set(statuses)
+                    unfinished = {key for key in keys if statuses[key].state in ("pending", "running")}
                     self._failed[trial.number] = (
                         trial,
-                        unfinished or {key for key in keys if entries[key].state == "failed"},
+                        unfinished or {key for key in keys if statuses[key].state == "failed"},
                     )
 
-    def _try_again(self, entries: Mapping[str, Entry]) -> None:
+    def _try_again(self, statuses: Mapping[str, JobStatus]) -> None:
         """Try trials again whose failed jobs are pending again, by --retry-failed of any process."""
         for number, (trial, keys) in list(self._failed.items()):
-            if any(entries[key].state != "failed" for key in keys):
+            if any(statuses[key].state != "failed" for key in keys):
                 del self._failed[number]
                 self.study.try_again(trial)
-                self.job_store.revive(job.key for job in self.plan.jobs(trial.values, self.plan.seeds))
+                self.sweep.reopen((job.key for job in self.plan.jobs(trial.values, self.plan.seeds)), "pruned")
                 self._candidates = None
 
     def _begin(self, trial: Trial) -> None:
@@ -184,34 +177,32 @@ class Search:
     def _add(self, trial: Trial, seeds: list[int]) -> dict[str, RunDir]:
         """Have jobs done with the values of a trial; return their runs."""
         jobs = self.plan.jobs(trial.values, seeds)
-        if self.typed is not None:
-            self.typed.update({job.key: job for job in jobs})
-        self.job_store.add(jobs)
-        return {job.key: RunDir(self.folder / place_of(job)) for job in jobs}
+        self.sweep.add(jobs)
+        keys = {job.key for job in jobs}
+        return {job.key: self.sweep.run(job) for job in self.sweep.jobs() if job.key in keys}
 
-    def _conclude_trial(self, open_trial: Runs, entries: Mapping[str, Entry]) -> set[str]:
-        """Report to the study how a trial ended, if it has; return the keys of jobs that are to leave."""
-        trial, keys = open_trial.trial, set(open_trial.by_key)
-        states = {entries[key].state for key in keys if key in entries}
+    def _conclude_trial(self, open_trial: Runs, statuses: Mapping[str, JobStatus]) -> None:
+        """Report to the study how a trial ended, if it has, and prune the rest of its jobs."""
+        trial, keys, settings = open_trial.trial, set(open_trial.by_key), self.plan.settings
+        states = {statuses[key].state for key in keys if key in statuses}
         if "failed" in states:
-            failed = {key for key in keys if key in entries and entries[key].state == "failed"}
-            why = next(entries[key].error for key in failed)
+            failed = {key for key in keys if key in statuses and statuses[key].state == "failed"}
             self._failed[trial.number] = trial, failed
-            return self._leave(trial, keys, "failed", why or "")
-        if "pruned" in states:  # by a killed process, or as another trial of the same values
-            return self._leave(trial, keys, "pruned")
-        if states == {"completed"}:
-            if self.plan.settings.prunes:
+            self._leave(trial, keys, "failed", next(statuses[key].error for key in failed) or "")
+        elif "pruned" in states:  # by a killed process, or as another trial of the same values
+            self._leave(trial, keys, "pruned")
+        elif states == {"completed"}:
+            if settings.prunes:
                 deque(self._report(open_trial), maxlen=0)  # others are compared with it
-            runs, settings = list(open_trial.by_key.values()), self.plan.settings
+            runs = list(open_trial.by_key.values())
             results = [over_seeds(values, settings, at) for at, values in enumerate(self._scores(runs))]
             if any(map(math.isnan, results)):
                 self._require_objectives(runs)
                 self._end(trial, None, "failed", f"{', '.join(settings.objectives)}: no number")
             else:
                 self._end(trial, results, "complete")
-            return set()
-        return self._compare(open_trial, keys) if self.plan.settings.prunes else set()
+        elif settings.prunes:
+            self._compare(open_trial, keys)
 
     def _require_objectives(self, runs: list[RunDir]) -> None:
         """Refuse to continue if no run so far has the metric of an objective.
@@ -226,15 +217,16 @@ class Search:
             if name not in names and next(values, None) is None:
                 raise ConfigError(f"sweep.objective: a run has no metric '{name}'{did_you_mean(name, names)}")
 
-    def _compare(self, open_trial: Runs, keys: set[str]) -> set[str]:
+    def _compare(self, open_trial: Runs, keys: set[str]) -> None:
         """Leave a trial where others were better by then, and which has further evaluations before it."""
         last = self.plan.evaluations or math.inf
         for step, value in self._report(open_trial):
             if math.isnan(value):
-                return self._leave(open_trial.trial, keys, "failed", f"{self.plan.settings.objectives[0]}: no number")
+                self._leave(open_trial.trial, keys, "failed", f"{self.plan.settings.objectives[0]}: no number")
+                return
             if step < last and self.study.is_hopeless(open_trial.trial.number):
-                return self._leave(open_trial.trial, keys, "pruned", f"{value:.4g} after evaluation {step}")
-        return set()
+                self._leave(open_trial.trial, keys, "pruned", f"{value:.4g} after evaluation {step}")
+                return
 
     def _report(self, open_trial: Runs) -> Iterator[tuple[int, float]]:
         """Report a trial's score after each evaluation that all its runs have made; yield step, from 1, and score.
@@ -250,10 +242,9 @@ class Search:
             open_trial.reports = step
             yield step, value
 
-    def _leave(self, trial: Trial, keys: set[str], state: State, why: str = "") -> set[str]:
-        self.job_store.prune(keys)
+    def _leave(self, trial: Trial, keys: set[str], state: State, why: str = "") -> None:
+        self.sweep.prune(keys)
         self._end(trial, None, state, why)
-        return keys
 
     def _end(self, trial: Trial, results: list[float] | None, state: State, why: str = "") -> None:
         self.study.tell(trial.number, results, state)
@@ -267,21 +258,21 @@ class Search:
         settings = self.plan.settings
         return [[of_run(run, settings, at) for run in runs] for at in range(len(settings.objectives))]
 
-    def _conclude(self, entries: Mapping[str, Entry]) -> None:
+    def _conclude(self, statuses: Mapping[str, JobStatus]) -> None:
         """Run the best trials again with fresh seeds; when that is over, write the answer."""
         if self._candidates is None:
             best = self.study.best()
             again = best[: self.plan.settings.top]
             self._candidates = [Runs(trial, self._add(trial, self.plan.fresh)) for trial in again]
             self._candidates = self._candidates or [Runs(trial, {}) for trial in best[:1]]
-            entries = {entry.key: entry for entry in self.job_store.entries()}
+            statuses = self._statuses()
         keys = [key for candidate in self._candidates for key in candidate.by_key]
-        if any(entries[key].state in ("pending", "running") for key in keys):
+        if any(statuses[key].state in ("pending", "running") for key in keys):
             return
         for candidate in self._candidates:
-            completed = [run for key, run in candidate.by_key.items() if entries[key].state == "completed"]
+            completed = [run for key, run in candidate.by_key.items() if statuses[key].state == "completed"]
             candidate.scores = self._scores(completed)
-        content = answer(self.plan, self.study.trials, self._candidates, self.folder / ANSWER)
+        content = answer(self.plan, self.study.trials, self._candidates, self.sweep.path / ANSWER)
         self.result, self.fruitless = describe(self.plan, content), content["best"] is None
 
 

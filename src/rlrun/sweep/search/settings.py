@@ -24,7 +24,7 @@ from rlrun.core.errors import ConfigError, MissingExtra, RunDirError, did_you_me
 from rlrun.runs.files import counted, json_text, read_json, write_text
 from rlrun.runs.progress import RETURN, VALIDATION
 from rlrun.runs.trust import remember
-from rlrun.sweep.job_store import require_apart
+from rlrun.sweep.directory import require_apart
 from rlrun.sweep.search.space import Dimension, chosen_in, divide, grid
 
 ABOUT = "search.json"

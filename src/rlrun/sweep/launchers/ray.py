@@ -1,24 +1,52 @@
 """Jobs that Ray starts, on this machine or on those of its cluster."""
 
 import socket
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 from rlrun.config.expansion import Job
 from rlrun.core.errors import RequestError
 from rlrun.runs import cluster
 from rlrun.runs.files import reason
-from rlrun.sweep.job_store import Entry
-from rlrun.sweep.local import Tasks, threads
-from rlrun.sweep.remote import Remote, RemoteRunner
+from rlrun.sweep.command import JobCommand
+from rlrun.sweep.launchers.local import threads
+
+FAILED = 1  # exit code of a task that Ray lost
 
 
-class Ray(Remote):
+class RayTask:
+    """A job that Ray has, with the methods of a process."""
+
+    def __init__(self, ray: Any, task: Any) -> None:
+        self._ray = ray
+        self._task = task
+
+    def poll(self) -> int | None:
+        if not self._ray.wait([self._task], timeout=0)[0]:
+            return None
+        try:
+            return int(self._ray.get(self._task))
+        except Exception:  # it was cancelled, or its machine died
+            return FAILED
+
+    def terminate(self) -> None:
+        self._cancel(force=False)
+
+    def kill(self) -> None:
+        self._cancel(force=True)
+
+    def _cancel(self, *, force: bool) -> None:
+        with suppress(Exception):  # it has just ended, or the cluster has
+            self._ray.cancel(self._task, force=force)
+
+
+class Ray:
     """Hand jobs to Ray, each a task with resources of its own; it starts them as there is room.
 
     Args:
-        tasks: of the sweep.
+        folder: of the sweep.
         address: of a cluster, `auto` or `host:port`; None = one of this machine, which ends with this process.
         cpus: cores a job; None = as many as the override `threads` says.
         gpus: a job; may be a fraction.
@@ -31,7 +59,7 @@ class Ray(Remote):
 
     def __init__(
         self,
-        tasks: Tasks,
+        folder: Path,
         *,
         address: str | None = None,
         cpus: float | None = None,
@@ -39,7 +67,6 @@ class Ray(Remote):
         memory: float | None = None,
         resources: Mapping[str, float] | None = None,
     ) -> None:
-        super().__init__(tasks)
         self.cpus = cpus
         self._wanted: dict[str, Any] = {"num_gpus": gpus, "resources": dict(resources or {})}
         if memory is not None:
@@ -48,8 +75,7 @@ class Ray(Remote):
             self._ray, self._started = cluster.connect(address)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise RequestError(f"launcher=ray: {str(error).strip().splitlines()[0]}") from error
-        # The coordinator starts a lost job again, from its checkpoint.
-        self._keep = self._ray.remote(max_retries=0)(RemoteRunner.__call__)
+        self._remote = self._ray.remote(max_retries=0)(JobCommand.__call__)
 
     @staticmethod
     def require(*, address: str | None = None, **rest: Any) -> None:
@@ -67,32 +93,24 @@ class Ray(Remote):
             except OSError as error:
                 raise RequestError(f"launcher.address={address}: nobody answers there: {reason(error)}") from error
 
-    def submit(self, runners: Sequence[RemoteRunner], entries: Sequence[Entry]) -> Sequence[Any]:
-        return [
-            self._keep.options(num_cpus=self._cpus([entry]), **self._wanted).remote(runner)
-            for runner, entry in zip(runners, entries, strict=True)
-        ]
+    def start(self, command: JobCommand, slot: int) -> RayTask:
+        """Hand a job to Ray."""
+        task = self._remote.options(num_cpus=self._cpus([command.job]), **self._wanted).remote(command)
+        return RayTask(self._ray, task)
 
-    def outcome(self, handle: Any) -> int | str | None:
-        if not self._ray.wait([handle], timeout=0)[0]:
-            return None
-        try:
-            return int(self._ray.get(handle))
-        except Exception as error:
-            return f"Ray lost it: {type(error).__name__}"
+    def batch(self) -> AbstractContextManager[None]:
+        """Start the jobs of a `with` block together."""
+        return nullcontext()
 
-    def cancel(self, handles: Sequence[Any]) -> None:
-        for handle in handles:
-            with suppress(Exception):  # it has just ended, or the cluster has
-                self._ray.cancel(handle)
-
-    def workers(self, jobs: Iterable[Entry | Job]) -> int:
+    def workers(self, jobs: Iterable[Job]) -> int:
+        """Return how many of these jobs the cluster can run at a time."""
         jobs = list(jobs)
         return max(1, int(self._ray.cluster_resources().get("CPU", 1.0) // self._cpus(jobs)))
 
     def close(self) -> None:
+        """End the Ray of this machine, if it was begun for the jobs."""
         if self._started:
             self._ray.shutdown()
 
-    def _cpus(self, entries: Iterable[Entry | Job]) -> float:
-        return self.cpus or threads(entries)
+    def _cpus(self, jobs: Iterable[Job]) -> float:
+        return self.cpus or threads(jobs)

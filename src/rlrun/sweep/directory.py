@@ -1,0 +1,249 @@
+"""A sweep's folder: the list of its jobs, and the states of their run directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from rlrun.config.expansion import Job
+from rlrun.config.overrides import NUMBER, SUBDIR
+from rlrun.core.errors import ConfigError, RunDirError, printable
+from rlrun.runs import files
+from rlrun.runs import lock as locks
+from rlrun.runs.directory import RunDir, failures
+from rlrun.runs.files import NOTE_BYTES, head, known, read_bytes
+from rlrun.runs.progress import counted_updates, number_of
+from rlrun.runs.trust import remember
+
+State = Literal["pending", "running", "completed", "failed", "pruned"]
+LARGEST = 1 << 28  # bytes of a list
+PATIENCE = 60.0  # seconds to wait for another process that adds jobs
+OWN = re.compile(r"logs|launches|.*\.(json|jsonl|lock|journal)")  # what else a sweep's folder has
+BUDGET = re.compile(r"stop\.[a-z_]+=[0-9][0-9_.e+-]{0,31}", re.ASCII)
+
+
+class JobStatus(NamedTuple):
+    """The state of a job.
+
+    Attributes:
+        job: which one.
+        state: of its run directory; a failed job with attempts left is pending.
+        attempts: that failed.
+        error: why the last one did.
+    """
+
+    job: Job
+    state: State
+    attempts: int = 0
+    error: str | None = None
+
+
+class SweepDir:
+    """A sweep's folder.
+
+    Any number of processes may read it and add jobs, on any machine that sees it.
+
+    Args:
+        path: of the folder.
+        retries: further attempts that a failed job has.
+    """
+
+    def __init__(self, path: Path, retries: int = 0) -> None:
+        self.path = path.absolute()
+        self.about = self.path / "sweep.json"
+        self.list = self.path / "jobs.jsonl"
+        self.retries = retries
+        self._listed: tuple[object, list[Job]] = None, []
+        self._added: dict[str, Job] = {}  # by this process, with their composed configs
+        self._runs: dict[str, RunDir] = {}
+        self._ended: dict[str, tuple[object, JobStatus]] = {}
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs in the order in which they were added.
+
+        Raises:
+            RunDirError: the list is missing or damaged.
+        """
+        try:
+            about = self.list.stat()
+        except FileNotFoundError:
+            message = f"{self.path} has no jobs.jsonl: another version of rlrun made this sweep; begin another one"
+            raise RunDirError(message) from None
+        stamp = about.st_mtime_ns, about.st_ino, about.st_size
+        if self._listed[0] != stamp:
+            lines = read_bytes(self.list, most=LARGEST, follow=True).splitlines()
+            jobs = [_job(line, self.list) for line in lines]
+            self._listed = stamp, [added if (added := self._added.get(job.key)) == job else job for job in jobs]
+        return self._listed[1]
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Add jobs, all or none; overrides of a job that is there replace its former ones.
+
+        Raises:
+            ConfigError: two jobs would have one folder.
+        """
+        jobs = list(jobs)
+        remember(*(json.dumps(job.overrides) for job in jobs))
+        with self._alone():
+            before = self.jobs() if self.list.exists() else []
+            listed = {job.key: job for job in before}
+            for job in jobs:
+                subdir = job.subdir and job.subdir.replace(NUMBER, str(len(listed)))
+                known = listed.get(job.key)
+                listed[job.key] = self._added[job.key] = replace(job, subdir=known.subdir if known else subdir)
+            self._listed = None, []
+            if [*listed.values()] != before or not self.list.exists():
+                require_apart(listed.values())
+                files.replace(self.list, "".join(map(_line, listed.values())).encode())
+
+    def run(self, job: Job) -> RunDir:
+        """Return the run directory of a job, which may be absent."""
+        if job.key not in self._runs:
+            self._runs[job.key] = RunDir(self.path / place_of(job))
+        return self._runs[job.key]
+
+    def log(self, job: Job) -> Path:
+        """Return the file for what the processes of a job print."""
+        return self.path / "logs" / f"{job.key}.txt"
+
+    def statuses(self) -> list[JobStatus]:
+        """Return the states of all jobs."""
+        return [self.status(job) for job in self.jobs()]
+
+    def status(self, job: Job) -> JobStatus:
+        """Return the state of a job."""
+        run = self.run(job)
+        try:
+            stamp = job.overrides, self.retries, run.status.stat().st_mtime_ns
+        except OSError:
+            return JobStatus(job, "running" if run.lock.exists() and locks.is_held(run.lock) else "pending")
+        if (ended := self._ended.get(job.key, (None, None)))[0] == stamp and ended[1] is not None:
+            return ended[1]
+        about = known(run.status)
+        state: State = "pending"
+        attempts, error = failures(about), about.get("error")
+        if about.get("status") == "pruned":
+            state = "pruned"
+        elif locks.is_held(run.lock):
+            state = "running"
+        elif about.get("status") == "completed" and is_completed(run, job.overrides):
+            state = "completed"
+        elif about.get("status") == "failed" and attempts > self.retries:
+            state = "failed"
+        status = JobStatus(job, state, attempts, printable(error) if isinstance(error, str) else None)
+        if state not in ("pending", "running"):
+            self._ended[job.key] = stamp, status
+        return status
+
+    def fail(self, job: Job, error: str) -> None:
+        """Note an attempt that failed without a note of its own."""
+        run = self.run(job)
+        run.path.mkdir(parents=True, exist_ok=True)
+        run.write_status("failed", error=error)
+
+    def prune(self, keys: Iterable[str]) -> None:
+        """Prune those of some jobs that have not ended; who runs one will stop it."""
+        for status in self._of(keys):
+            if status.state in ("pending", "running"):
+                self.run(status.job).path.mkdir(parents=True, exist_ok=True)
+                self.run(status.job).write_status("pruned")
+
+    def reopen(self, keys: Iterable[str], state: State) -> None:
+        """Let those of some jobs run again that failed, or were pruned, with all their attempts."""
+        for status in self._of(keys):
+            if status.state == state:
+                self.run(status.job).write_status("stopped", attempts=0)
+
+    def _of(self, keys: Iterable[str]) -> list[JobStatus]:
+        wanted = set(keys)
+        return [self.status(job) for job in self.jobs() if job.key in wanted]
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes from adding jobs."""
+        path, until = self.path / "jobs.lock", time.monotonic() + PATIENCE
+        while (handle := locks.locked(path)) is None:
+            if time.monotonic() > until:
+                raise RunDirError(f"{path} is locked by another process, which adds jobs; end that process")
+            time.sleep(0.01)
+        try:
+            yield
+        finally:
+            locks.release(handle)
+
+
+def place_of(job: Job) -> str:
+    """Return the run directory of a job, below its sweep's folder."""
+    return job.subdir or f"jobs/{job.key}"
+
+
+def require_apart(jobs: Iterable[Job]) -> None:
+    """Refuse jobs whose run directories are one, or lie one in another, or among the sweep's own files.
+
+    Raises:
+        ConfigError: naming two folders, or the one.
+    """
+    places = sorted(
+        (Path(place_of(job).replace(NUMBER, str(number))).parts, job.label) for number, job in enumerate(jobs)
+    )
+    for path, label in places:
+        if not _is_below(Path(*path)):
+            raise ConfigError(f"{SUBDIR}: {label}: wanted a folder below the sweep's own, got {Path(*path)}")
+    for (path, label), (other, other_label) in pairwise(places):
+        if other[: len(path)] == path:
+            raise ConfigError(f"{SUBDIR}: {label} and {other_label} would share {Path(*path)}; put {NUMBER} into it")
+
+
+def _is_below(path: Path) -> bool:
+    """Return True if a path leads into a sweep's folder, to none of its own files."""
+    names = path.parts
+    plain = all(name.isprintable() and name != ".." and len(os.fsencode(name)) < 256 for name in names)
+    return bool(names) and plain and not path.is_absolute() and OWN.fullmatch(names[0]) is None
+
+
+def _line(job: Job) -> str:
+    line = {"key": job.key, "overrides": job.overrides, "label": job.label}
+    return json.dumps(line | ({} if job.subdir is None else {"subdir": job.subdir})) + "\n"
+
+
+def _job(line: bytes, path: Path) -> Job:
+    """Return the job of a line.
+
+    Raises:
+        RunDirError: it is not a line that `add` writes.
+    """
+    try:
+        entry: dict[str, Any] = json.loads(line)
+        job = Job(entry["key"], tuple(entry["overrides"]), entry["label"], subdir=entry.get("subdir"))
+        texts = (job.key, job.label, place_of(job), *job.overrides)
+        if all(isinstance(text, str) for text in texts) and re.fullmatch(r"[\w-]+", job.key):
+            return replace(job, label=printable(job.label))
+    except (KeyError, TypeError, ValueError, RecursionError):
+        pass
+    raise RunDirError(f"{path} is damaged: a line of it is not a job")
+
+
+def is_completed(run: RunDir, overrides: Sequence[str]) -> bool:
+    """Return True if a run's summary says that it was completed, for at least the budget of these overrides."""
+    summary = known(run.summary)
+    if summary.get("status") != "completed":
+        return False
+    budget = [override for override in overrides if BUDGET.fullmatch(override)]
+    recorded = head(run.overrides, NOTE_BYTES).decode(errors="replace").splitlines()
+    if summary.get("stopped_by") is None or all(override in recorded for override in budget):
+        return True
+    evaluation = summary.get("evaluation")
+    reached = {**summary, "mean_return": evaluation.get("mean_return") if isinstance(evaluation, dict) else None}
+    reached["updates"] = counted_updates(summary)
+    limits = (override.removeprefix("stop.").split("=") for override in budget)
+    with suppress(ValueError):
+        return any((number_of(reached.get(name)) or 0.0) >= float(limit) for name, limit in limits)
+    return False

@@ -1,0 +1,63 @@
+"""Jobs as processes of this machine, and how many it can run."""
+
+import os
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from rlrun.config.expansion import Job
+from rlrun.config.overrides import parse
+from rlrun.runs.manifest import cores
+from rlrun.sweep.children import Child
+from rlrun.sweep.command import VISIBLE, JobCommand
+
+
+class Local:
+    """Start each job in its own process at once; accelerators are handed out in rotation.
+
+    Args:
+        folder: of the sweep.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        pass
+
+    def start(self, command: JobCommand, slot: int) -> Child:
+        """Start a job in one of `workers` slots."""
+        gpus = accelerators()
+        return command.start({VISIBLE: gpus[slot % len(gpus)]} if gpus else None)
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Start the jobs of a `with` block together."""
+        return nullcontext()
+
+    def workers(self, jobs: Iterable[Job]) -> int:
+        """Return how many of these jobs can run at a time."""
+        return room(jobs)
+
+    def close(self) -> None:
+        """Release what was opened for the jobs: nothing."""
+
+
+def threads(jobs: Iterable[Job]) -> int:
+    """Return the largest number of threads that the overrides of a job ask for, those of all its learners."""
+
+    def number(job: Job, key: str) -> int:
+        values = [override.value for override in parse(job.overrides) if override.key == key]
+        return max((value for value in values if isinstance(value, int)), default=1)
+
+    return max((number(job, "threads") * number(job, "learners") for job in jobs), default=1)
+
+
+def room(jobs: Iterable[Job]) -> int:
+    """Return how many of these jobs the cores of this machine can run at a time."""
+    return max(1, cores() // threads(jobs))
+
+
+def accelerators() -> list[str]:
+    """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    named = os.environ.get(VISIBLE)
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    names = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
+    return sorted((name for name in names if name.isdigit()), key=int)

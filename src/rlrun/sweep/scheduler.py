@@ -1,0 +1,210 @@
+"""Start the jobs of a sweep, watch them, and note those that fail."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from rlrun.config.expansion import Job
+from rlrun.core.errors import RunDirError
+from rlrun.runs import lock as locks
+from rlrun.runs import processes
+from rlrun.runs.directory import RunDir
+from rlrun.runs.processes import TWICE, describe_exit, handled
+from rlrun.runs.progress import last_line, quiet_for
+from rlrun.sweep.children import STOPPED
+from rlrun.sweep.command import JobCommand
+from rlrun.sweep.directory import JobStatus, SweepDir
+from rlrun.sweep.launchers import Launcher, Process
+
+if TYPE_CHECKING:
+    from rlrun.sweep.search import Search
+
+PAUSE = 0.01  # seconds between two looks at the processes
+REST = 0.5  # … for jobs to start, if none was there and none has ended since
+WATCH = 1.0  # … at the files of running jobs, and at all jobs to show them
+AGAIN = 5.0  # seconds until a job is started again that stopped unasked
+LATE = 5.0  # seconds that files may take from one machine to another
+
+
+@dataclass
+class Limits:
+    """When to give up.
+
+    Attributes:
+        failures: of jobs, after which no job is started and running jobs are asked to stop; None = never.
+        retries: further attempts of a failed job.
+        stall: seconds without any sign of progress after which a job counts as hung; None = never.
+    """
+
+    failures: int | None = None
+    retries: int = 0
+    stall: float | None = None
+
+
+@dataclass
+class Attempt:
+    """A job that this process has started.
+
+    Attributes:
+        failures: of the job before.
+        quiet_since: when the job had not begun yet, seconds since 1970.
+        watched: when its files were last looked at, on the monotonic clock.
+        why: the reason why it was killed.
+        asked: whether it was asked to stop.
+        exited: when it left with exit code 0.
+    """
+
+    job: Job
+    process: Process
+    run: RunDir
+    log: Path
+    failures: int
+    quiet_since: float = field(default_factory=time.time)
+    watched: float = field(default_factory=time.monotonic)
+    why: str | None = None
+    asked: bool = False
+    exited: float | None = None
+
+    def stop(self, *, again: bool = False) -> None:
+        """Let it save and stop; once unless `again`, because a second signal interrupts its checkpoint."""
+        if again or not self.asked:
+            self.asked = True
+            self.process.terminate()
+
+    def watch(self, status: JobStatus, stall: float | None) -> None:
+        """Stop it if it was pruned; kill it if it has given no sign of life, or of progress for `stall` seconds."""
+        self.watched = time.monotonic()
+        if status.state == "pruned":
+            self.stop()
+        if not locks.is_held(self.run.lock):  # it waits in a queue, or imports
+            self.quiet_since = time.time()
+        self.why = self.why or quiet_for(self.run, self.log, since=self.quiet_since, stall=stall)
+        if self.why is not None:
+            self.process.kill()
+
+    def reason(self, code: int) -> str:
+        """Return in one line why it failed."""
+        if self.why is not None:
+            return self.why
+        if code == 0:
+            return "its process left with exit code 0 before the run was completed"
+        if code == -signal.SIGKILL:
+            return "killed by SIGKILL: by hand, or for want of memory"
+        if code < 0:
+            return describe_exit(code).removeprefix("it was ")
+        return last_line(self.log) or f"exit code {code}"
+
+
+def schedule(
+    sweep: SweepDir,
+    launcher: Launcher,
+    command: Callable[[Job], JobCommand],
+    *,
+    workers: int,
+    limits: Limits,
+    show: Callable[[list[JobStatus]], None],
+    search: Search | None = None,
+) -> int:
+    """Keep `workers` jobs running until all jobs of a sweep have ended, here or elsewhere; return the exit code.
+
+    Any number of processes may do so for one sweep, on any machine that sees its folder.
+
+    Args:
+        sweep: whose jobs.
+        launcher: starts them.
+        command: returns the command of a job.
+        workers: jobs that run at a time.
+        limits: when to give up.
+        show: called with the states of all jobs, whenever something changed and now and then.
+        search: adds jobs while others run, and prunes some.
+
+    Returns:
+        0 if all jobs are completed or pruned, 1 if some failed, 75 if a signal came.
+    """
+    running: dict[int, Attempt] = {}  # by slot
+    later: dict[str, float] = {}  # when a job that stopped unasked may start again
+    signals: list[float] = []  # when they came
+    passed_on = failed = 0
+    rest = shown = 0.0
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        """Stop on a signal, with all jobs; a second one is passed on to them, too, unless the terminal is gone."""
+        now = time.monotonic()
+        if not signals or (number != processes.HANGUP and now - signals[-1] > TWICE):
+            signals.append(now)
+
+    def ready(now: float) -> list[Job]:
+        """Return the jobs that may start now."""
+        taken = {attempt.job.key for attempt in running.values()}
+        taken |= {key for key, at in later.items() if at > now}
+        return [job for job, state, *_ in sweep.statuses() if state == "pending" and job.key not in taken]
+
+    # Signals are handled between two steps of the loop. During a step a job may be started and not be listed yet.
+    with handled(hear, *processes.stops()):
+        while True:
+            now, changed = time.monotonic(), False
+            pace = WATCH * max(1.0, len(running) / 100)  # a thousand jobs are looked at every ten seconds
+            for slot, attempt in list(running.items()):
+                if (code := attempt.process.poll()) is None:
+                    if now - attempt.watched > pace:
+                        attempt.watch(sweep.status(attempt.job), limits.stall)
+                elif (fails := _ended(sweep, attempt, code)) is not None:
+                    del running[slot]
+                    later[attempt.job.key] = now + AGAIN if code == STOPPED else 0.0
+                    failed, changed = failed + fails, True
+            if search is not None:
+                search.look(news=changed)
+            gives_up = bool(signals) or (limits.failures is not None and failed >= limits.failures)
+            for attempt in running.values() if gives_up else ():
+                attempt.stop()
+                for _ in range(max(passed_on, 1), len(signals)):
+                    attempt.stop(again=True)
+            passed_on = len(signals)
+            if not gives_up and (changed or now >= rest):
+                free, jobs, rest = [slot for slot in range(workers) if slot not in running], ready(now), now + REST
+                while len(jobs) < len(free) and search is not None and search.offer():
+                    jobs = ready(now)
+                with launcher.batch():
+                    for slot, job in zip(free, jobs, strict=False):
+                        if signals:
+                            break
+                        changed, before = True, sweep.status(job).attempts
+                        try:
+                            process = launcher.start(command(job), slot)
+                            running[slot] = Attempt(job, process, sweep.run(job), sweep.log(job), before)
+                        except (OSError, EOFError, RunDirError) as error:
+                            sweep.fail(job, f"it cannot be started: {error or type(error).__name__}")
+                            failed += sweep.status(job).state == "failed"
+            if changed or now - shown > pace:
+                statuses, shown = sweep.statuses(), now
+                show(statuses)
+                over = not any(status.state in ("pending", "running") for status in statuses)
+                if not running and (gives_up or (over and (search is None or search.over()))):
+                    break
+            time.sleep(PAUSE)
+    if signals:
+        return STOPPED
+    return 1 if any(status.state == "failed" for status in statuses) else 0
+
+
+def _ended(sweep: SweepDir, attempt: Attempt, code: int) -> bool | None:
+    """Note how an attempt ended; return whether its job has failed, None where its files may be on their way."""
+    status = sweep.status(attempt.job)
+    if status.state in ("completed", "pruned"):
+        return False
+    attempt.exited = attempt.exited or time.monotonic()
+    if code == 0 and time.monotonic() - attempt.exited < LATE:
+        return None
+    if attempt.why is None:
+        stopped = code == STOPPED or (attempt.asked and code == -signal.SIGTERM)
+        if stopped or status.state == "running":  # by another process
+            return False
+    if status.attempts == attempt.failures:  # it could not say so itself
+        sweep.fail(attempt.job, attempt.reason(code))
+    return sweep.status(attempt.job).state == "failed"
