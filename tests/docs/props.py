@@ -21,7 +21,7 @@ DATE = r"[\d-]+_[\d-]+"
 TINY = ("algorithm.hidden=[4]", "algorithm.batch_size=8", "evaluation.episodes=1", "evaluation.max_steps=10")
 SHORT = (*TINY, "algorithm.warmup_steps=16", "stop.env_steps=24", "memory.length=1_000")
 BEGUN = ("algorithm=dqn", *TINY, "memory.export.every=16", "memory.export.min_seconds=0")
-NEAR = ("algorithm.warmup_steps=16", "evaluation.every=8", "stop.env_steps=32")
+NEAR = ("memory.length=1_000", "algorithm.warmup_steps=16", "evaluation.every=8", "stop.env_steps=32")
 # It has a checkpoint at step 20,000; many envs come there quickly.
 FAR = ("num_envs=100", "algorithm.warmup_steps=19_900", "evaluation.every=10_000", "stop.env_steps=20_800")
 SWEEP = ("train", "-m", "algorithm=sac,dqn", "env=cartpole", "seed=range(5)", "--sweep-dir", "sweep")
