@@ -222,7 +222,7 @@ def overhead(result: dict[str, Any]) -> Lines:
     how = (
         "Each job waits 1 s in all for its environment. Time from the command to its end: python and torch are "
         "imported once, every config is composed and checked before the first job starts. Each job is a process that "
-        "builds, trains, and writes a checkpoint, its manifest and summary. Memory: of the coordinator and the "
+        "builds, trains, and writes a checkpoint, its manifest and summary. Memory: of the scheduler and the "
         "process that forks the jobs, after a fifth of the jobs and at the end."
     )
     return [how, "", *table(heads, [row]), "", bars]

@@ -8,6 +8,7 @@ import pytest
 
 from rlrun.config.overrides import NUMBER
 from rlrun.core.errors import ConfigError, RunDirError
+from rlrun.runs import directory
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
 from rlrun.sweep.directory import SweepDir, is_completed, require_apart
@@ -37,6 +38,17 @@ def test_a_job_is_what_its_run_directory_says(sweep_dir):
     assert sweep_dir.statuses()[0][1:] == ("pending", 0, None)
     complete(run)
     assert states(sweep_dir) == ["completed"]
+
+
+def test_a_run_counts_by_its_heartbeat_where_its_lock_cannot_be_asked(sweep_dir, monkeypatch):
+    sweep_dir.add([job("a")])
+    sweep_dir.fail(job("a"), "the arm broke")
+    sweep_dir.run(job("a")).write_status("running")
+    monkeypatch.setattr(locks, "is_held", lambda path: None)
+    monkeypatch.setattr(locks, "is_alive", lambda signature: None)
+    assert states(sweep_dir) == ["running"]
+    monkeypatch.setattr(directory, "SILENT", -1.0)
+    assert states(sweep_dir) == ["pending"]
 
 
 def test_a_pruned_job_stays_so_unless_it_completes(sweep_dir):

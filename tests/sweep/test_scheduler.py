@@ -136,11 +136,17 @@ def test_a_job_is_hung_that_is_silent_and_not_one_that_waits(locked, scheduled, 
     monkeypatch.setattr(progress, "SILENT", 0.2)
     run, begun = RunDir(sweep_dir.path / "jobs" / "key0"), time.monotonic()
     run.path.mkdir(parents=True)
-    job = Idle(lambda: -9 if job.killed else complete(run) if time.monotonic() > begun + 0.6 else None)
+
+    def poll():
+        if job.killed:
+            return -9
+        return complete(run) if time.monotonic() > begun + 0.6 else None
+
+    job = Idle(poll)
 
     def start(command, slot):
-        if locked:
-            monkeypatch.setattr(locks, "is_held", lambda path: time.monotonic() < begun + 0.6 and not job.killed)
+        lock = locks.locked(run.lock) if locked else None
+        job.kill = lambda: (locks.release(lock), setattr(job, "killed", 1))  # as the end of a process does
         return job
 
     assert scheduled(start) == (1 if locked else 0)

@@ -336,7 +336,7 @@ def test_a_study_goes_on_as_if_it_had_not_been_left(tmp_path, monkeypatch):
     assert resumed.answer == whole.answer
 
 
-def test_of_two_coordinators_one_asks(tmp_path):
+def test_of_two_schedulers_one_asks(tmp_path):
     first, second = (Sought(tmp_path, ["x=interval(0,1)"], as_x, trials=5) for _ in range(2))
     assert first.search.offer()
     assert not second.search.offer()

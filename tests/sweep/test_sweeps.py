@@ -13,7 +13,7 @@ from tests.identical import compare
 
 from rlrun.config.expansion import Job
 from rlrun.runs.directory import RunDir
-from rlrun.sweep import sweeping
+from rlrun.sweep import scheduler, sweeping
 from rlrun.sweep.directory import SweepDir
 from rlrun.sweep.sweeping import is_sweep, sweep
 
@@ -221,7 +221,8 @@ def test_jobs_are_stopped_in_order_by_the_end_of_their_scheduler(project, forked
     until(stopped, 20.0)
 
 
-def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(project, rlrun):
+def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(project, rlrun, monkeypatch):
+    monkeypatch.setattr(scheduler, "LATE", 1.0)
     (project / "fails.py").write_text(FAILS)
     how = "+env.kwargs.how='raises','is killed','hangs','not',leaves,'leaves from C'"
     overrides = [*TINY, "env.target=fails.Fails", how, "checkpoint.every=50", "env.vectorization=sync"]

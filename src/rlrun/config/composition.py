@@ -409,7 +409,7 @@ def _of_hydra(layers: Sequence[Layer]) -> dict[str, Any]:
 def folder_of(key: str, composed: Composed) -> str | None:
     """Return the folder that the pattern at one of FOLDERS names, as `runs/${hydra:runtime.choices.algorithm}/${seed}`.
 
-    None if nobody gave one. The number of a job, NUMBER, stays in the text, as its sweep's job store counts them.
+    None if nobody gave one. The number of a job, NUMBER, stays in the text, as its sweep counts them.
 
     Raises: ConfigError if an interpolation leads nowhere, or it names no text.
     """

@@ -25,7 +25,7 @@ CONTEXT.set_forkserver_preload(["rlrun.sweep.preload"])
 # Signals that a terminal or scheduler may send to a whole group of processes.
 OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 ASKED = b"asked"
-GRACE = 60.0  # seconds in which a process ends whose parent has ended
+GRACE = 300.0  # seconds in which a process ends whose parent has ended
 LOST = 255  # exit code by `multiprocessing` if the fork server has ended and the code is unknown
 
 

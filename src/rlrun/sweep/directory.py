@@ -127,12 +127,12 @@ class SweepDir:
             return JobStatus(job, "running" if run.lock.exists() and locks.is_held(run.lock) else "pending")
         if (ended := self._ended.get(job.key, (None, None)))[0] == stamp and ended[1] is not None:
             return ended[1]
-        about = known(run.status)
+        about, held = known(run.status), locks.is_held(run.lock)
         state: State = "pending"
         attempts, error = failures(about), about.get("error")
         if about.get("status") == "pruned":
             state = "pruned"
-        elif locks.is_held(run.lock):
+        elif held or (held is None and run.read_status()["status"] == "running"):  # by its heartbeat
             state = "running"
         elif about.get("status") == "completed" and is_completed(run, job.overrides):
             state = "completed"

@@ -29,7 +29,7 @@ PAUSE = 0.01  # seconds between two looks at the processes
 REST = 0.5  # … for jobs to start, if none was there and none has ended since
 WATCH = 1.0  # … at the files of running jobs, and at all jobs to show them
 AGAIN = 5.0  # seconds until a job is started again that stopped unasked
-LATE = 5.0  # seconds that files may take from one machine to another
+LATE = 30.0  # seconds that files may take from one machine to another
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Attempt:
         self.watched = time.monotonic()
         if status.state == "pruned":
             self.stop()
-        if not locks.is_held(self.run.lock):  # it waits in a queue, or imports
+        if locks.is_held(self.run.lock) is False or not self.run.lock.exists():  # it waits in a queue, or imports
             self.quiet_since = time.time()
         self.why = self.why or quiet_for(self.run, self.log, since=self.quiet_since, stall=stall)
         if self.why is not None:
