@@ -11,7 +11,7 @@ from benchmarks.tests.small import SMALL
 from rlrun.analysis.why import RULES
 from rlrun.commands import train as experiment
 from rlrun.sweep.search import SearchPlan
-from rlrun.sweep.sweeping import Means, apart
+from rlrun.sweep.sweeping import SweepSettings, split_overrides
 
 
 @pytest.mark.usefixtures("warm")
@@ -159,8 +159,8 @@ def test_both_sides_search_by_the_command(monkeypatch):
     monkeypatch.setattr(search, "run", run)
     search.cartpole([4], workers=2)
     for overrides, sampler in zip(commands, ("tpe", "random"), strict=True):
-        jobs, own = apart(overrides[4 : overrides.index("--sweep-dir")])
-        settings = Means(own).search()
+        jobs, own = split_overrides(overrides[4 : overrides.index("--sweep-dir")])
+        settings = SweepSettings(own).search()
         assert (settings.sampler, settings.trials, settings.seed, settings.top) == (sampler, 30, 4, 3)
         assert [dim.key for dim in SearchPlan(jobs, settings).dimensions] == ["algorithm.lr", "algorithm.target_every"]
 

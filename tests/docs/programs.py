@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlrun.cli.main import main
-from rlrun.sweep.sweeping import Means, apart
+from rlrun.sweep.sweeping import SweepSettings, split_overrides
 
 from .alone import called
 from .pages import ROOT
@@ -57,7 +57,7 @@ def rlrun(overrides: list[str], folder: Path) -> Answer:
 
 def _listed(overrides: list[str]) -> list[str]:
     """Make the launcher of a sweep, and list jobs, a few of them."""
-    Means(apart([override for override in overrides[1:] if override[0] != "-"])[1]).launcher()
+    SweepSettings(split_overrides([override for override in overrides[1:] if override[0] != "-"])[1]).launcher()
     return [*(re.sub(r"range\(\d+\)", "range(2)", override) for override in overrides), "--dry-run"]
 
 

@@ -19,7 +19,7 @@ from rlrun.runs import progress as watching
 from rlrun.runs.directory import RunDir
 from rlrun.sweep.command import JobCommand
 from rlrun.sweep.launchers import Slurm, slurm
-from rlrun.sweep.sweeping import recalled
+from rlrun.sweep.sweeping import with_saved_launcher
 
 from .conftest import job
 from .test_sweeps import TINY, logs, states, until
@@ -229,4 +229,4 @@ def test_a_job_is_killed_that_is_asked_twice(tmp_path):
 )
 def test_the_launcher_is_remembered_unless_another_is_named(noted, given, expected, tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps({"launcher": noted}))
-    assert recalled(given, tmp_path / "sweep.json") == expected
+    assert with_saved_launcher(given, tmp_path / "sweep.json") == expected

@@ -21,7 +21,7 @@ from rlrun.sweep.scheduler import Limits
 from rlrun.sweep.search import Optuna, SearchPlan, search, study
 from rlrun.sweep.search.space import Dimension, divide
 from rlrun.sweep.search.study import Study
-from rlrun.sweep.sweeping import Means, sweep
+from rlrun.sweep.sweeping import SweepSettings, sweep
 
 from . import seeking
 from .conftest import job
@@ -71,7 +71,7 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
         "defaults: [/rlrun/sweep/optuna]\ntrials: 7\nparams:\n  algorithm.lr: tag(log, interval(1e-5, 1e-2))\n"
         "  algorithm: {batch_size: [32, 64], hidden: '[8],[16,16]'}\n  num_envs: 3\n"
     )
-    settings = Means(["+sweep=mine", "sweep.seeds=2"], tmp_path).search()
+    settings = SweepSettings(["+sweep=mine", "sweep.seeds=2"], tmp_path).search()
     assert (settings.trials, settings.seeds) == (7, 2)
     fixed, dimensions = divide(["env=cartpole", "algorithm.batch_size=range(8,10)"], settings.params)
     assert fixed == ["num_envs=3", "env=cartpole"]

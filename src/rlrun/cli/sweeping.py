@@ -80,9 +80,9 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
     from rlrun.sweep.directory import require_apart
     from rlrun.sweep.search import SearchPlan
 
-    overrides, own = sweeps.apart(overrides)
-    means = sweeps.Means(own, config_dir)
-    settings = means.search()
+    overrides, own = sweeps.split_overrides(overrides)
+    chosen = sweeps.SweepSettings(own, config_dir)
+    settings = chosen.search()
     overrides, first = gridded(overrides, config_dir)
     plan = None if settings is None else SearchPlan(overrides, settings, config_dir)
     if plan is not None:
@@ -96,7 +96,7 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
             raise ConfigError(f"{DIR}={first.hydra[DIR]}: a sweep has one folder, and this differs between its jobs")
         options["folder"] = None if folders == {None} else Path(str(*folders))
     if not dry_run:
-        outcome = sweeps.sweep(jobs, plan, means=means, config_dir=config_dir, **options)
+        outcome = sweeps.sweep(jobs, plan, settings=chosen, config_dir=config_dir, **options)
         return _exit_code(outcome, as_json=as_json)
     if plan is None:
         list_jobs(jobs, as_json=as_json)
@@ -116,19 +116,19 @@ def resume_sweep(
     from rlrun.sweep import sweeping as sweeps
 
     sweeps.require_trusted(folder, trust)
-    overrides, own = sweeps.apart(overrides)
+    overrides, own = sweeps.split_overrides(overrides)
     if overrides:
         raise ConfigError(
             f"'{overrides[0]}': a sweep is resumed with the overrides of its jobs; "
             f"values are added, and budgets raised, by rlrun train -m … --sweep-dir {folder}"
         )
-    means = sweeps.Means(sweeps.recalled(own, folder / "sweep.json"), config_dir)
-    if means.search() is not None:
+    chosen = sweeps.SweepSettings(sweeps.with_saved_launcher(own, folder / "sweep.json"), config_dir)
+    if chosen.search() is not None:
         raise ConfigError(
             "a search is resumed with its own settings; more trials: "
             f"rlrun train -m … sweep.trials=… --sweep-dir {folder}"
         )
-    outcome = sweeps.resume(folder, means=means, config_dir=config_dir, **options)
+    outcome = sweeps.resume(folder, settings=chosen, config_dir=config_dir, **options)
     return _exit_code(outcome, as_json=as_json)
 
 
@@ -152,7 +152,7 @@ def list_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
 
 def _exit_code(outcome: SweepOutcome, *, as_json: bool) -> int:
     """Print a sweep's jobs on standard error and its result on standard output; return the exit code."""
-    from rlrun.sweep.showing import rows
+    from rlrun.sweep.progress import rows
 
     for line in aligned(rows(outcome.sweep, outcome.sweep.statuses()), left=("job", "overrides", "state", "why")):
         typer.echo(line, err=True)

@@ -27,17 +27,17 @@ from rlrun.runs.files import json_text, known, read_bytes, reason, write_text
 from rlrun.runs.trust import remember, require_remembered, said_by
 from rlrun.sweep.command import JobCommand
 from rlrun.sweep.directory import SweepDir
+from rlrun.sweep.progress import Show, summary
 from rlrun.sweep.scheduler import Limits, schedule
 from rlrun.sweep.search import Optuna, Search, SearchPlan
 from rlrun.sweep.search.search import ANSWER
 from rlrun.sweep.search.settings import ABOUT as SEARCH
-from rlrun.sweep.showing import Show, summary
 
 ABOUT = "sweep.json"
 PRIMARY = "multirun"  # the config file that lists the groups of a sweep's own overrides
 
 
-def apart(overrides: Iterable[str]) -> tuple[list[str], list[str]]:
+def split_overrides(overrides: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return the overrides of the jobs, and those of the sweep itself."""
     parts: tuple[list[str], list[str]] = [], []
     for override in overrides:
@@ -50,7 +50,7 @@ def _group(override: str) -> str:
     return override.strip().lstrip("+~").partition("=")[0].split(".")[0]
 
 
-def recalled(overrides: Iterable[str], about: Path) -> list[str]:
+def with_saved_launcher(overrides: Iterable[str], about: Path) -> list[str]:
     """Return overrides of a sweep that is resumed, and the launcher's of its beginning, unless they have some.
 
     about: the file in which these were noted.
@@ -77,11 +77,11 @@ def require_trusted(folder: Path, trust: bool = False) -> None:
     require_remembered(folder, [*notes, *jobs, *runs], trust, why)
 
 
-class Means:
+class SweepSettings:
     """The launcher and the search that a sweep's own overrides choose.
 
     Args:
-        overrides: of `apart`.
+        overrides: of `split_overrides`.
         config_dir: the user's own conf folder.
 
     Raises:
@@ -148,7 +148,7 @@ def sweep(
     config_dir: Path | None = None,
     workers: int | None = None,
     limits: Limits | None = None,
-    means: Means | None = None,
+    settings: SweepSettings | None = None,
     trust: bool = False,
 ) -> SweepOutcome:
     """Run jobs, those first that were begun before.
@@ -160,14 +160,14 @@ def sweep(
         config_dir: the user's own conf folder.
         workers: jobs at a time; None = as many as the launcher has room for.
         limits: when to give up.
-        means: with which the jobs are launched; None = local processes.
+        settings: with which the jobs are launched; None = local processes.
         trust: also run jobs of the folder that were not added here, and remember them.
 
     Raises:
         RequestError: the folder holds something else, is not trusted, or cannot be written.
     """
-    means = means or Means()
-    launching, limits = means.ready_launcher(endless=plan is not None and workers is None), limits or Limits()
+    settings = settings or SweepSettings()
+    launching, limits = settings.ready_launcher(endless=plan is not None and workers is None), limits or Limits()
     directory, jobs = SweepDir(_sweep_folder(folder), limits.retries), list(jobs)
     if directory.list.exists():
         require_trusted(directory.path, trust)
@@ -178,7 +178,7 @@ def sweep(
     directory.add(jobs)
     if not is_sweep(directory.path):  # the last of its files: what is a sweep has its jobs
         note = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
-        note["launcher"] = [override for override in means.overrides if _group(override) == "launcher"]
+        note["launcher"] = [override for override in settings.overrides if _group(override) == "launcher"]
         text = json_text({**note, "host": socket.gethostname(), "project": str(Path.cwd())})
         remember(text)
         write_text(directory.about, text)
@@ -193,7 +193,7 @@ def resume(
     config_dir: Path | None = None,
     workers: int | None = None,
     limits: Limits | None = None,
-    means: Means | None = None,
+    settings: SweepSettings | None = None,
 ) -> SweepOutcome:
     """Resume a sweep: run what is missing, and what was begun and not finished, from its newest checkpoint.
 
@@ -203,14 +203,14 @@ def resume(
         config_dir: the user's own conf folder, the same that the sweep was begun with.
         workers: jobs that run at a time; None = as many as the sweep was begun with.
         limits: when to give up; None = those of the beginning.
-        means: with which the jobs are launched; None = local processes.
+        settings: with which the jobs are launched; None = local processes.
 
     Raises:
         RunDirError: it is no sweep, or cannot be read.
     """
     limits = limits or Limits()
     directory, searched = SweepDir(path, limits.retries), (path / SEARCH).is_file()
-    launching = (means or Means()).ready_launcher(endless=searched and workers is None)
+    launching = (settings or SweepSettings()).ready_launcher(endless=searched and workers is None)
     if retry_failed:
         directory.reopen([job.key for job in directory.jobs()], "failed")
     plan = SearchPlan.load(directory.path, config_dir) if searched else None

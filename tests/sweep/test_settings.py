@@ -5,26 +5,26 @@ import pytest
 from rlrun.config import choices, compose
 from rlrun.core.errors import RlrunError
 from rlrun.sweep.search import Optuna
-from rlrun.sweep.sweeping import Means, apart
+from rlrun.sweep.sweeping import SweepSettings, split_overrides
 
 
 def test_words_of_the_sweep_itself_are_no_words_of_jobs():
     ours = ["launcher=local", "+sweep.trials=3", "~launcher.x"]
     of_jobs = ["algorithm=sac", "+with=rnd", "env.kwargs.launcher=1"]
-    assert apart([of_jobs[0], *ours, *of_jobs[1:]]) == (of_jobs, ours)
+    assert split_overrides([of_jobs[0], *ours, *of_jobs[1:]]) == (of_jobs, ours)
 
 
 @pytest.mark.parametrize("name", choices("launcher"))
 def test_every_launcher_composes(name):
-    means = Means([f"launcher={name}"])
+    means = SweepSettings([f"launcher={name}"])
     assert callable(means.launcher())
     assert means.choices["launcher"] == name
 
 
 @pytest.mark.parametrize("name", choices("sweep"))
 def test_every_sweep_composes_and_there_is_none_by_itself(name):
-    assert Means().search() is None
-    assert Means([f"sweep={name}"]).search() == Means([f"+sweep={name}"]).search() == Optuna()
+    assert SweepSettings().search() is None
+    assert SweepSettings([f"sweep={name}"]).search() == SweepSettings([f"+sweep={name}"]).search() == Optuna()
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_every_sweep_composes_and_there_is_none_by_itself(name):
 )
 def test_a_wrong_word_is_named(override, message):
     with pytest.raises(RlrunError, match=message):
-        Means([override]).launcher()
+        SweepSettings([override]).launcher()
 
 
 def test_a_single_run_refuses_them():

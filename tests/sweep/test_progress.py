@@ -5,7 +5,7 @@ import pytest
 from rlrun.runs.directory import RunDir
 from rlrun.sweep.directory import SweepDir
 from rlrun.sweep.launchers.local import threads
-from rlrun.sweep.showing import Show, rows
+from rlrun.sweep.progress import Show, rows
 
 from .conftest import job, status
 
