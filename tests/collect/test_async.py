@@ -1,10 +1,8 @@
 """A worker makes the steps of a collector, obeys its jobs, and ends with the run."""
 
 import copy
-import importlib.util
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +19,7 @@ from rlrun import env as envs
 from rlrun.algorithms.dqn import QNetwork
 from rlrun.checkpointing import digest
 from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent, links
-from rlrun.core.errors import ConfigError, MissingExtra, WorkerError
+from rlrun.core.errors import ConfigError, WorkerError
 from rlrun.core.schedules import Linear
 from rlrun.memory import Past, ReplayLoader, Rollout, Table
 from rlrun.nn import ActorCritic
@@ -30,7 +28,6 @@ from . import probes
 from .probes import labelled
 
 KINDS = ["thread", "process"]
-WITH_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
 
 def counting(count=1, **kwargs):
@@ -59,8 +56,7 @@ def begun():
 
     yield begin
     for collector in collectors:
-        if collector.link.alive() or not isinstance(collector.link, links.RayLink):  # it would start Ray again
-            collector.end_training(None)
+        collector.end_training(None)
 
 
 def settled(collector):
@@ -279,7 +275,7 @@ def test_unresponsive_worker_is_killed(begun):
     assert gone(collector.link.pid)
 
 
-BROKE = r"^collector: its (thread|process|actor) failed: env.target .*RuntimeError: the motor broke"
+BROKE = r"^collector: its (thread|process) failed: env.target .*RuntimeError: the motor broke"
 
 
 @pytest.mark.usefixtures("warm")
@@ -289,11 +285,6 @@ def test_error_of_environment_is_reported(kind, begun):
     with pytest.raises(WorkerError, match=BROKE):
         collector.collect(100)
     assert collector.steps == 24  # all that had been made is stored
-
-
-def taking(collector):
-    while True:
-        collector.take()
 
 
 @pytest.mark.usefixtures("warm")
@@ -395,43 +386,3 @@ def test_handmade_envs_need_threads():
     env = labelled(None, 1)
     with pytest.raises(ConfigError, match=r"was not made by rlrun.env.make; only kind=thread"):
         AsyncCollector(env, None, Table(spaces=env.spaces, length=9))
-
-
-def test_missing_ray_names_its_extra(monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
-    env = counting()
-    with pytest.raises(MissingExtra, match=r"async.kind=ray needs the package 'ray'.*\[ray\]'"):
-        AsyncCollector(env, Constant(), Table(spaces=env.spaces, length=9), kind="ray")
-
-
-# --- Ray
-
-
-@WITH_RAY
-def test_ray_actors_act_fail_and_end(begun):
-    import ray
-
-    before = signal.getsignal(signal.SIGTERM)
-    collector = begun("ray", queue=60)
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert [collector.collect(25) for _ in range(2)] == [25, 25]
-    assert (collector.episodes, collector.table.noted, collector.metrics["episode/return"]) == (7, [1] * 50, 7.0)
-    collector.agent.action = 3
-    collector.push()
-    collector.collect(200)
-    assert set(collector.table.noted[-20:]) == {3}
-    broken, lost = begun("ray", breaks=25), begun("ray")
-    with pytest.raises(WorkerError, match=BROKE):
-        broken.collect(100)
-    assert broken.steps == 24
-    lost.collect(5)
-    ray.kill(lost.link._actor)
-    with pytest.raises(WorkerError, match=r"^collector: its actor is gone: Ray lost it: "):
-        taking(lost)
-    for finished in (broken, lost):
-        finished.end_training(None)
-    assert ray.is_initialized()  # as before they began
-    collector.end_training(None)
-    assert not collector.link.alive()
-    assert not ray.is_initialized()

@@ -14,11 +14,11 @@ import pytest
 from tests.processes import below
 
 from rlrun.core.errors import RequestError, installing
-from rlrun.runs import cluster
 from rlrun.runs import progress as watching
 from rlrun.runs.directory import RunDir
 from rlrun.sweep.command import JobCommand
 from rlrun.sweep.launchers import Slurm, slurm
+from rlrun.sweep.launchers.ray import connect
 from rlrun.sweep.sweeping import with_saved_launcher
 
 from .conftest import job
@@ -82,7 +82,7 @@ def test_a_ray_of_this_machine_is_one_whatever_the_variables_say(monkeypatch):
     options = {}
     ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **kwargs: options.update(kwargs))
     monkeypatch.setattr(importlib, "import_module", lambda name: ray)
-    assert cluster.connect() == (ray, True)
+    assert connect() == (ray, True)
     assert (options["address"], options["_node_ip_address"]) == ("local", "127.0.0.1")  # None is RAY_ADDRESS to Ray
 
 

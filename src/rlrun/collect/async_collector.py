@@ -10,16 +10,15 @@ import torch
 
 from rlrun.collect.agents import Agent
 from rlrun.collect.collector import Collector, require_finite
-from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
+from rlrun.collect.links import GRACE, Link, ProcessLink, ThreadLink
 from rlrun.collect.unroll import Began, Failed, Go, Made, Refresh, UnrollRecipe, WeighGoals, counted, freeze
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RequestError, WorkerError, require_one_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
 from rlrun.memory import Rollout, Table
-from rlrun.runs import cluster
 
-LINKS: dict[str, Callable[[UnrollRecipe], Link]] = {"thread": ThreadLink, "process": ProcessLink, "ray": RayLink}
+LINKS: dict[str, Callable[[UnrollRecipe], Link]] = {"thread": ThreadLink, "process": ProcessLink}
 POLL = 0.1  # seconds between two checks for signals and for the worker's end
 
 _messages = logging.getLogger("rlrun")
@@ -35,7 +34,7 @@ class AsyncCollector(Collector):
     A resumed run begins new episodes, as the state of the worker is not known. Steps in the queue are made again.
 
     Args:
-        kind: thread, process, or ray (an actor).
+        kind: of worker, thread or process.
         queue: environment steps that the worker may be ahead, all envs together.
         refresh: updates between two copies of the agent; 0 = only at the start and by `push`.
         interval: seconds from the beginning of a step to that of the next one, at least.
@@ -44,7 +43,6 @@ class AsyncCollector(Collector):
 
     Raises:
         ConfigError: a setting is wrong, or the agent or the environment cannot be sent to the worker.
-        MissingExtra: Ray is not installed.
         WorkerError: the worker died or failed, by `collect` and `take`; all its earlier steps are stored.
     """
 
@@ -62,11 +60,9 @@ class AsyncCollector(Collector):
         **options: Any,
     ) -> None:
         require_one_of("async.kind", kind, LINKS)
-        if kind == "ray":
-            cluster.require("async.kind=ray")
-        if kind != "thread" and env.maker is None:
+        if kind == "process" and env.maker is None:
             raise ConfigError(
-                f"async.kind={kind}: '{env.name}' was not made by rlrun.env.make; only kind=thread can use it"
+                f"async.kind=process: '{env.name}' was not made by rlrun.env.make; only kind=thread can use it"
             )
         least = {"queue": env.num_envs, "refresh": 0, "interval": 0, "max_unroll": 1}
         for name, value in {"queue": queue, "refresh": refresh, "interval": interval, "max_unroll": max_unroll}.items():
@@ -83,7 +79,6 @@ class AsyncCollector(Collector):
             table.widen({"log_prob": {}})
         super().__init__(env, agent, table, **options)
         self.kind = kind
-        self._worker = "actor" if kind == "ray" else kind
         self.queue = queue
         self.refresh = refresh
         self.interval = interval
@@ -205,12 +200,12 @@ class AsyncCollector(Collector):
             if link.rows.closed or not link.alive():
                 if (message := link.rows.receive(GRACE)) is not None:  # its last messages may not have arrived yet
                     return message
-                raise WorkerError(f"collector: its {self._worker} is gone: {link.cause()}")
+                raise WorkerError(f"collector: its {self.kind} is gone: {link.cause()}")
         return message
 
     def _store_message(self, message: Began | Made | Failed) -> None:
         if isinstance(message, Failed):
-            raise WorkerError(f"collector: its {self._worker} failed: {message.line}") from RuntimeError(message.trace)
+            raise WorkerError(f"collector: its {self.kind} failed: {message.line}") from RuntimeError(message.trace)
         if isinstance(message, Began):
             require_finite(message.observation, "observation", self.steps)
             self.observation = message.observation

@@ -1,4 +1,4 @@
-"""Links to a worker in a thread, a process or an actor of Ray: they start it, send jobs, and end it.
+"""Links to a worker in a thread or a process: they start it, send jobs, and end it.
 
 The worker runs `unroll`. Both sides read from an `Inbox` that another thread fills, so neither can block the other.
 """
@@ -23,7 +23,6 @@ from typing import Any
 from rlrun.collect.unroll import Give, Inbox, Leave, UnrollRecipe, unroll
 from rlrun.core.errors import ConfigError
 from rlrun.runs import processes
-from rlrun.runs.cluster import connect
 from rlrun.runs.processes import leave, refused
 
 GRACE = 3.0  # seconds that a worker has to leave
@@ -85,12 +84,19 @@ class ProcessLink(Link):
 
     `work` is its loop: it is called with a function that loads the recipe, its jobs, and a function that gives results.
     A thread sends and a thread receives, so a slow process never blocks the main one.
+
+    Raises:
+        ConfigError: some part of the recipe cannot be sent.
     """
 
     def __init__(self, recipe: Any, work: Callable[[Callable[[], Any], Inbox, Give], None] = unroll) -> None:
         super().__init__()
-        way_out = "; async.kind=thread" if work is unroll else ""
-        packed = pickle.dumps((work, _packed(recipe, "a separate process", way_out)))
+        try:
+            packed = pickle.dumps((work, pickle.dumps(recipe, protocol=5)))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            way_out = "; async.kind=thread" if work is unroll else ""
+            fault = str(error).splitlines()[0]
+            raise ConfigError(f"env cannot be sent to a separate process: {fault}{way_out}") from error
         self._connection, child_end = Pipe()
         self._process = _start(child_end)
         child_end.close()
@@ -143,86 +149,6 @@ class ProcessLink(Link):
 
 def _start(child_end: Connection) -> subprocess.Popen[bytes]:
     return processes.start("rlrun.collect.links", child_end)
-
-
-def _packed(recipe: Any, place: str, way_out: str = "") -> bytes:
-    """Return a recipe as bytes.
-
-    Raises:
-        ConfigError: some part of it cannot be sent to that place.
-    """
-    try:
-        return pickle.dumps(recipe, protocol=5)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ConfigError(f"env cannot be sent to {place}: {str(error).splitlines()[0]}{way_out}") from error
-
-
-class Host:
-    """An actor of Ray, on any machine of its cluster: a worker in a thread, and its messages."""
-
-    def __init__(self, paths: list[str], recipe: bytes) -> None:
-        sys.path += [path for path in paths if path not in sys.path]  # folders of the user's modules
-        self.link = ThreadLink(pickle.loads(recipe))
-
-    def post(self, job: Any) -> None:
-        """Receive a job."""
-        self.link.send(job)
-
-    def fetch(self, seconds: float) -> list[Any] | None:
-        """Return the messages since the last call, after at most so many seconds; None at the end."""
-        rows = self.link.rows
-        messages = [first] if (first := rows.receive(seconds)) is not None else []
-        if not messages and rows.closed:
-            return None
-        while (more := rows.receive(0.0)) is not None:
-            messages.append(more)
-        return messages
-
-
-class RayLink(Link):
-    """The main side of the actor; Ray is started and stopped, unless it is running."""
-
-    def __init__(self, recipe: UnrollRecipe) -> None:
-        super().__init__()
-        self._ray, self._started = connect()
-        self._why = "it ended"
-        packed = _packed(recipe, "an actor")
-        remote = self._ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"jobs": 1, "rows": 1})(Host)
-        self._actor = remote.remote([path or os.getcwd() for path in sys.path], packed)
-        self._post = self._actor.post.options(concurrency_group="jobs")
-        self._fetch = self._actor.fetch.options(concurrency_group="rows")
-        self._thread = threading.Thread(target=self._read, name="ray rows", daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        try:
-            while (messages := self._ray.get(self._fetch.remote(0.5))) is not None:
-                for message in messages:
-                    self.rows.put(message)
-        except Exception as error:
-            self._why = f"Ray lost it: {type(error).__name__}"
-        finally:
-            self.rows.close()
-
-    def send(self, job: Any) -> None:
-        self._post.remote(job)
-
-    def alive(self) -> bool:
-        return not self.rows.closed
-
-    def cause(self) -> str:
-        return self._why
-
-    def close(self) -> bool:
-        with suppress(Exception):  # the cluster may have ended
-            self._post.remote(Leave())
-        self._thread.join(GRACE)
-        with suppress(Exception):
-            self._ray.kill(self._actor)
-        if self._started:
-            with suppress(Exception):
-                self._ray.shutdown()
-        return True
 
 
 def serve(handle: int, parent: int) -> None:

@@ -1,5 +1,9 @@
 """Jobs that Ray starts, on this machine or on those of its cluster."""
 
+import importlib
+import importlib.util
+import os
+import signal
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -7,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config.expansion import Job
-from rlrun.core.errors import RequestError
-from rlrun.runs import cluster
+from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.runs.files import reason
+from rlrun.runs.processes import handled
 from rlrun.sweep.command import JobCommand
 from rlrun.sweep.launchers.local import threads
 
@@ -72,7 +76,7 @@ class Ray:
         if memory is not None:
             self._wanted["memory"] = round(memory * 2**30)
         try:
-            self._ray, self._started = cluster.connect(address)
+            self._ray, self._started = connect(address)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise RequestError(f"launcher=ray: {str(error).strip().splitlines()[0]}") from error
         self._remote = self._ray.remote(max_retries=0)(JobCommand.__call__)
@@ -85,7 +89,8 @@ class Ray:
             MissingExtra: it is not installed.
             RequestError: no cluster answers there; Ray itself would notice after some minutes.
         """
-        cluster.require("launcher=ray")
+        if importlib.util.find_spec("ray") is None:
+            raise MissingExtra("launcher=ray", "ray", "ray")
         host, _, port = (address or "").rpartition(":")
         if host and port.isdecimal() and "/" not in host:
             try:
@@ -114,3 +119,21 @@ class Ray:
 
     def _cpus(self, jobs: Iterable[Job]) -> float:
         return self.cpus or threads(jobs)
+
+
+def connect(address: str | None = None) -> tuple[Any, bool]:
+    """Return Ray, connected, and whether it was this call that connected it, and has to end it.
+
+    address: of a cluster, `host:port` or `auto`; None = one of this machine that ends with this process.
+    """
+    ray = importlib.import_module("ray")
+    if ray.is_initialized():
+        return ray, False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Without an address Ray takes that of RAY_ADDRESS. Its own ports are open to whoever reaches the machine, unless it
+    # keeps to itself.
+    where = {"address": address} if address is not None else {"address": "local", "_node_ip_address": "127.0.0.1"}
+    kept = [handled(signal.getsignal(number), number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with kept[0], kept[1]:  # Ray puts a handler of its own for SIGTERM
+        ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    return ray, True
