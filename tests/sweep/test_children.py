@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.core.errors import RunDirError
 from rlrun.sweep import children
 from rlrun.sweep.launchers.local import accelerators
 
@@ -102,17 +101,6 @@ def test_one_that_is_killed_takes_along_what_it_forked(tmp_path, doing):
     begun.kill()
     assert begun.wait(20) == -signal.SIGKILL
     until(lambda: is_free(lock))
-
-
-def test_what_is_printed_goes_through_no_link(tmp_path, doing):
-    (tmp_path / "theirs").write_text("untouched")
-    (tmp_path / "log.txt").symlink_to(tmp_path / "theirs")
-    with pytest.raises(RunDirError, match=r"log\.txt cannot be used: it is a symbolic link"):
-        children.start(doing.describe, str(tmp_path / "about.json"), log=tmp_path / "log.txt")
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(RunDirError, match="pipe cannot be used"):
-        children.start(doing.describe, str(tmp_path / "about.json"), log=tmp_path / "pipe")
-    assert (tmp_path / "theirs").read_text() == "untouched"
 
 
 @pytest.mark.parametrize(("named", "expected"), [("2,0", ["2", "0"]), ("", []), ("GPU-a", ["GPU-a"])])

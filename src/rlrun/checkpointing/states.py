@@ -27,7 +27,7 @@ from rlrun.runs.checkpoint_manifest import (
     read_manifest,
     seal,
 )
-from rlrun.runs.files import JSON_BYTES, main_memory, parse_json, reason, sync_directory, write_bytes
+from rlrun.runs.files import main_memory, parse_json, reason, sync_directory, write_bytes
 
 COPIED = 4  # rows that change between two states may take so small a part of main memory
 
@@ -111,8 +111,6 @@ def write(directory: Path, taken: Snapshot) -> None:
         for name, (parts, items) in taken.files.items():
             files[name] = tensorfiles.write(temporary / name, items) | ({"parts": parts} if name != TENSORS else {})
         data = json.dumps({"parts": taken.tree, "rows": rows}, allow_nan=False).encode()
-        if len(data) > JSON_BYTES:
-            raise RlrunError(f"{directory}: numbers of {len(data):,} bytes of text belong in arrays, not in lists")
         write_bytes(temporary / STATE, data)
         files[STATE] = {"size": len(data), "sha256": hash_of(data)}
         about = {**taken.about, "format": FORMAT, "files": files, "segments": entries}
@@ -149,8 +147,6 @@ def load(directory: Path, parts: Iterable[str] | None = None) -> dict[str, Any]:
     try:
         rows = open_rows(directory, note, tree["rows"], tensors, wanted)
         return {name: merge(tensors, tree["parts"][name], rows) for name in wanted}
-    except RecursionError as error:
-        raise RunDirError(f"{directory / STATE} is damaged: it is nested too deeply") from error
     except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         what = f"there is no {error}" if isinstance(error, KeyError) else (str(error).splitlines() or [""])[0]
         raise RunDirError(f"{directory / STATE} is damaged: {what}") from error
@@ -173,10 +169,7 @@ def verify(directory: Path) -> list[str]:
             if path.suffix == ".json":
                 read_file(path, entry)
             else:
-                file = TensorFile(path, entry)
-                if path.parent == directory:
-                    tensorfiles.require_memory(entry["size"], path)
-                file.verify()
+                TensorFile(path, entry).verify()
         except RunDirError as error:
             problems.append(str(error))
     if not problems:
@@ -211,7 +204,7 @@ def collect(directory: Path) -> None:
     Where a manifest cannot be read, nothing is deleted: its state may need any of them.
     """
     home, needed = home_of(directory), set[str]()
-    if not home.is_dir() or home.is_symlink():
+    if not home.is_dir():
         return
     for entry in directory.iterdir():  # also copies under other names, and what is being deleted
         if not (entry / MANIFEST).exists() and not (entry / STATE).exists():

@@ -52,7 +52,6 @@ INSERT = {  # name -> how DuckDB makes the rows of a table from the files
             AND abs(TRY_CAST(entry AS DOUBLE)) < 1e100""",
 }
 # SQL of the user reads no file, no network and no variable of this process, and cannot change that.
-LARGEST = 1 << 20  # bytes of a config
 BLOCK = re.compile(r"^(?=\w+:)", re.MULTILINE)  # where a key at the top of a config begins
 SAFE = ("enable_external_access = false", "python_enable_replacements = false", "lock_configuration = true")
 _output = logging.getLogger("rlrun.output")
@@ -184,7 +183,7 @@ def _summary(run: RunDir) -> tuple[dict[str, Any], str | None]:
 def _settings(run: RunDir) -> tuple[dict[str, Any], str | None]:
     """Return the keys of a run's config with their values as texts, and why there are none."""
     try:
-        text = read_bytes(run.config, most=LARGEST, follow=True).decode()
+        text = read_bytes(run.config).decode()
         try:
             pairs = [pair for block in BLOCK.split(text) for pair in _leaves(block)]
             if len({key for key, _ in pairs}) < len(pairs):

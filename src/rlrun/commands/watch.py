@@ -59,7 +59,7 @@ class Metrics:
     def read(self) -> bool:
         """Read what is new, up to `CHUNK`; return True if there was something."""
         try:
-            with os.fdopen(open_regular(self.path, follow=True), "rb") as file:
+            with os.fdopen(open_regular(self.path), "rb") as file:
                 file.seek(self._place - len(self._mark))
                 if file.read(len(self._mark)) != self._mark:  # a resume cut it
                     self._forget()
@@ -183,7 +183,7 @@ class Watch:
         if run.path not in self._totals:
             self._totals[run.path] = None
             with suppress(RlrunError, RecursionError):
-                config = parse_yaml(read_bytes(run.config, follow=True).decode(errors="replace"), "")
+                config = parse_yaml(read_bytes(run.config).decode(errors="replace"), "")
                 key = "stop.updates" if config.get("env", ...) is None else "stop.env_steps"
                 budget = number_of(locate(config, split(key)).node)
                 self._totals[run.path] = int(budget) if budget else None

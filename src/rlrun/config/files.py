@@ -8,9 +8,6 @@ import yaml
 
 from rlrun.core.errors import ConfigError
 
-DEEPEST = 60  # a config is nested so deep at most
-LARGEST = 50_000  # and has so many nodes, each as often as an alias repeats it
-
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser is ten times as fast
 
 _INT = re.compile(r"^[-+]?(?:[0-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)$")
@@ -51,34 +48,6 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 _Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 
 
-def _measure(text: str) -> None:
-    """Refuse what would overflow the stack or the memory of who reads it.
-
-    Raises: YAMLError for the place where it does.
-    """
-    count, sizes, within = 0, dict[str, int](), list[tuple[str | None, int]]()
-    for event in yaml.parse(text, _Loader):
-        mark: Any = event.start_mark
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in sizes:
-                raise yaml.MarkedYAMLError(problem="an alias within its own node", problem_mark=mark)
-            count += sizes[event.anchor]
-        elif isinstance(event, yaml.ScalarEvent):
-            count += 1
-            if event.anchor is not None:
-                sizes[event.anchor] = 1
-        elif isinstance(event, yaml.CollectionStartEvent):
-            count += 1
-            within.append((event.anchor, count))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = within.pop()
-            if anchor is not None:
-                sizes[anchor] = count - before + 1
-        if count > LARGEST or len(within) > DEEPEST:
-            problem = f"more than {LARGEST:,} values" if count > LARGEST else f"nested deeper than {DEEPEST} levels"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
-
-
 def one_line(error: BaseException | str) -> str:
     """Return an error's message without its line breaks and Hydra's appendices."""
     text = str(error).split("\nSee http")[0].split("Config search path:")[0].split("\n    full_key:")[0]
@@ -104,7 +73,6 @@ def parse_yaml(text: str, place: str) -> dict[str, Any]:
     Raises: ConfigError with the place and the line if it is not YAML, or not a mapping.
     """
     try:
-        _measure(text)
         content = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

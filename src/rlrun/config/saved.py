@@ -16,8 +16,6 @@ from rlrun.config.reading import is_object
 from rlrun.core.errors import ConfigError
 from rlrun.runs.files import read_bytes
 
-LARGEST = 1 << 20  # bytes of a saved config
-
 
 def to_yaml(config: Any, resolve: bool = False, package: str | None = None) -> str:
     """Return a config, or the part of it at `package`, as YAML; the arguments are those of `select`."""
@@ -30,10 +28,7 @@ def kept(config: Any) -> str:
 
     Raises: ConfigError if `load` would not read it.
     """
-    text = to_yaml(config)
-    if (size := len(text.encode())) > LARGEST:
-        raise ConfigError(f"the config has {size:,} bytes, at most {LARGEST:,}; large data belongs into a file")
-    parse_yaml(text, "the config")
+    parse_yaml(text := to_yaml(config), "the config")
     return text
 
 
@@ -90,11 +85,11 @@ def load(path: str | Path) -> DictConfig:
     """Read a saved config; nothing in it is evaluated or built.
 
     Raises:
-        RunDirError: the file cannot be read, or is too large.
+        RunDirError: the file cannot be read.
         ConfigError: it is damaged.
     """
     try:
-        text = read_bytes(Path(path), most=LARGEST, follow=True).decode()
+        text = read_bytes(Path(path)).decode()
         tree = parse_yaml(text, str(path))
         config: DictConfig = OmegaConf.create(tree)
         return config

@@ -52,7 +52,7 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
         return self._path(f"{config_path.removesuffix('.yaml')}.yaml")
 
     def _path(self, config_path: str) -> Path:
-        return self.place.inside(config_path.removeprefix(f"{OURS}/") if self.place.packaged else config_path)
+        return self.place.path / (config_path.removeprefix(f"{OURS}/") if self.place.packaged else config_path)
 
     def label(self, config_path: str) -> str:
         """Return the name of a file in messages and provenance."""

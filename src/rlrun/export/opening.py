@@ -28,7 +28,6 @@ from rlrun.runs.files import place_of, read_bytes, read_json
 from rlrun.runs.trust import require_remembered
 
 SUFFIX = ".onnx"
-LARGEST = 1 << 31  # bytes: protobuf has no larger messages
 NEWER = ("opset version", "IR version")  # messages of an onnxruntime that is too old for a file
 PRIMARY = "episodes"  # the config of episodes in an environment that overrides name
 NAMING = ("env", "env.id", "env.target")
@@ -236,7 +235,7 @@ def _read(path: Path) -> tuple[bytes, dict[str, Any]]:
     Raises:
         RequestError: one of them is missing, or cannot be read.
     """
-    data, beside = read_bytes(path, most=LARGEST, follow=True), path.with_name(f"{path.name}.json")
+    data, beside = read_bytes(path), path.with_name(f"{path.name}.json")
     if not beside.exists():
         raise RequestError(f"{beside} is missing, which describes the policy; rlrun export-onnx RUN writes both files")
     about = read_json(beside)

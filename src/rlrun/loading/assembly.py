@@ -2,7 +2,6 @@
 
 import gc
 import inspect
-import math
 import os
 import pickle
 import random
@@ -21,9 +20,8 @@ from threadpoolctl import threadpool_limits
 from rlrun.collect import Collector
 from rlrun.config.build import Builder, explain, find_target
 from rlrun.config.interpolation import dotted, leaves, plain
-from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError, printable
+from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError
 from rlrun.core.typing import Stateful
-from rlrun.env import Env
 from rlrun.env.descriptions import RecordedSpaces
 from rlrun.memory import DatasetLoader, JointLoader, PhasicLoader, ReplayLoader, RolloutLoader, Table
 from rlrun.runs import learners
@@ -249,46 +247,8 @@ def restore_part(part: Stateful, state: Any, place: str) -> None:
         RunDirError: it does not fit.
     """
     try:
-        own: Mapping[str, Any]
-        if isinstance(part, Table):  # whose state is a copy of its rows
-            own = {name: getattr(part, name).state_dict() for name in ("sampler", "ejector")}
-            own |= {"index": part.index.books()}
-        elif isinstance(part, Env):  # whose layers judge their own states, of any form
-            own = {}
-        else:
-            own = part.state_dict()
-        _require_numbers(own, state, ())
         part.load_state_dict(state)
     except RlrunError as error:
         raise RunDirError(f"{place}: {error}") from error
     except Exception as error:
         raise RunDirError(f"{place} does not fit: {explain(error)}") from error
-
-
-def _require_numbers(own: Any, stored: Any, path: tuple[str, ...]) -> None:
-    """Refuse another value where a part has a number, an array or a tensor; it may be read much later."""
-    if isinstance(own, Mapping) and isinstance(stored, Mapping):
-        for name in own.keys() & stored.keys():
-            _require_numbers(own[name], stored[name], (*path, str(name)))
-    elif isinstance(own, list | tuple) and isinstance(stored, list | tuple):
-        for place, parts in enumerate(zip(own, stored, strict=isinstance(own, tuple) and own != ())):
-            _require_numbers(*parts, (*path, str(place)))
-    elif not _alike(own, stored):
-        wanted = "a number" if isinstance(own, int | float) else f"numbers {[*np.shape(own)]}"
-        raise RunDirError(f"'{'.'.join(path)}' is {printable(f'{stored}'[:40])}, wanted {wanted}")
-
-
-def _alike(own: Any, stored: Any) -> bool:
-    """Return True if a stored value can replace a part's own one, as far as numbers are concerned."""
-    if isinstance(own, np.ndarray):
-        same = isinstance(stored, np.ndarray) and (stored.ndim, stored.dtype.kind) == (own.ndim, own.dtype.kind)
-        return same and (own.size == 0 or stored.shape == own.shape)
-    if isinstance(own, torch.Tensor | tuple):
-        return isinstance(own, torch.Tensor) and isinstance(stored, torch.Tensor)
-    if isinstance(own, bool):
-        return stored is None or isinstance(stored, bool)  # an optimizer's `fused` differs between machines
-    if isinstance(own, int):
-        return type(stored) is int and (abs(stored) < 2**63 or abs(own) >= 2**63)
-    return not isinstance(own, float) or (
-        type(stored) in (int, float) and abs(stored) < 2**63 and (math.isfinite(stored) or not math.isfinite(own))
-    )

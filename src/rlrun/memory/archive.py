@@ -67,7 +67,7 @@ def read(path: Path, *, verify: bool = True) -> Iterator[ZipFile]:
         RequestError: it is missing, damaged, cut short, a pickle, or no zip of this kind.
     """
     try:
-        with os.fdopen(open_regular(path, follow=True), "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             start = file.read(len(MARK))
             if re.match(rb"\x80[\x02-\x08]", start):
                 raise RequestError(f"{path} is a pickle: {PICKLE}")

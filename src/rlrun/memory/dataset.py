@@ -371,7 +371,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
         ConfigError: it is missing, damaged, or holds objects.
     """
     try:
-        with os.fdopen(open_regular(path, follow=True), "rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with os.fdopen(open_regular(path), "rb") as opened, np.load(opened, allow_pickle=False) as file:
             return nest({name: file[name] for name in file.files})
     except RunDirError as error:
         raise ConfigError(f"loader.dataset: {error}") from error

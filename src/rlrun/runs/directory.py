@@ -32,7 +32,6 @@ Status = Literal["running", "completed", "failed", "stopped", "pruned"]
 STATUS = ("status", "host", "pid", "heartbeat")
 SILENT = 300.0  # seconds without a heartbeat after which a run counts as interrupted whose lock cannot be asked
 PIDS = 2**31 - 1  # the largest number of a process
-LARGEST = 1 << 20  # bytes of a file of overrides
 NAME = 255  # bytes of a folder's name, at most
 _output = logging.getLogger("rlrun.output")  # what commands print next to their result
 CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
@@ -236,11 +235,11 @@ class RunDir:
         """Return the overrides that the run was started with; none where no file says.
 
         Raises:
-            RunDirError: the file cannot be read, or is too large.
+            RunDirError: the file cannot be read.
         """
         if not self.overrides.is_file():
             return []
-        lines = read_bytes(self.overrides, most=LARGEST, follow=True).decode(errors="replace")
+        lines = read_bytes(self.overrides).decode(errors="replace")
         return lines.splitlines()
 
     def _is_alive(self, status: Mapping[str, Any], ours: bool) -> bool:

@@ -12,10 +12,9 @@ from typing import Any
 
 from rlrun.core.errors import RequestError, RlrunError, RunDirError
 
-JSON_BYTES = 1 << 27  # a larger text is no JSON of ours
-NOTE_BYTES = 1 << 23  # … no manifest, summary or status; taken apart, JSON can need twenty times its size
+NOTE_BYTES = 1 << 23  # of a manifest, summary or status, at most
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-OWN = READ | os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+OWN = READ | os.O_RDWR | os.O_APPEND | os.O_CREAT
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -140,21 +139,15 @@ def json_text(value: Any) -> str:
     return json.dumps(finite(value), indent=2, allow_nan=False, default=str) + "\n"
 
 
-def open_regular(path: Path, *, follow: bool = False) -> int:
-    """Open a file for reading without ever waiting for it; a folder, a pipe or a device is refused.
-
-    Args:
-        path: the file.
-        follow: go where a symbolic link points, in place of refusing it.
+def open_regular(path: Path) -> int:
+    """Open a file for reading.
 
     Raises:
         RunDirError: it is missing, unreadable, or no plain file.
     """
     try:
-        handle = os.open(path, READ if follow else READ | getattr(os, "O_NOFOLLOW", 0))
+        handle = os.open(path, READ)
     except OSError as error:
-        if os.path.islink(path):  # the path's own raises where a folder above is out of reach
-            raise RunDirError(f"{path} cannot be read: it is a symbolic link") from error
         raise RunDirError(f"{path} cannot be read: {reason(error)}") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -162,62 +155,35 @@ def open_regular(path: Path, *, follow: bool = False) -> int:
     return handle
 
 
-def require_own_file(path: Path) -> None:
-    """Refuse to write into what is there, unless it is a plain file with no second name: it could be any of the user's.
-
-    Raises:
-        RunDirError: it is a symbolic link, a hard link, or no plain file.
-    """
-    try:
-        about = path.lstat()
-    except OSError:  # there is none
-        return
-    if stat.S_ISLNK(about.st_mode):
-        raise RunDirError(f"{path} cannot be used: it is a symbolic link, and only files of its own are written")
-    if not stat.S_ISREG(about.st_mode):
-        raise RunDirError(f"{path} cannot be used: it is not a plain file, and only files of its own are written")
-    if about.st_nlink > 1:
-        raise RunDirError(f"{path} cannot be used: it is a hard link; cp -r makes a copy with files of its own")
-
-
 def open_own(path: Path) -> int:
-    """Open a file for reading and appending, made where there is none; never wait for it.
+    """Open a file for reading and appending, made where there is none.
 
     Raises:
-        RunDirError: it is a link or no plain file, or cannot be written.
+        RunDirError: it cannot be written.
     """
-    require_own_file(path)
     try:
-        handle = os.open(path, OWN, 0o666)
+        return os.open(path, OWN, 0o666)
     except OSError as error:
         raise RunDirError(f"{path} cannot be used: {reason(error)}") from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise RunDirError(f"{path} cannot be used: it is not a plain file")
-    return handle
 
 
-def read_bytes(path: Path, *, most: int = JSON_BYTES, follow: bool = False) -> bytes:
-    """Return what a plain file holds.
+def read_bytes(path: Path) -> bytes:
+    """Return what a file holds.
 
     Raises:
-        RunDirError: it cannot be read, or has more than `most` bytes.
+        RunDirError: it cannot be read.
     """
-    handle = open_regular(path, follow=follow)
     try:
-        with os.fdopen(handle, "rb") as file:
-            data = file.read(most + 1)
+        with os.fdopen(open_regular(path), "rb") as file:
+            return file.read()
     except OSError as error:
         raise RunDirError(f"{path} cannot be read: {reason(error)}") from error
-    if len(data) > most:
-        raise RunDirError(f"{path} is damaged: it has more than {most:,} bytes")
-    return data
 
 
 def head(path: Path, most: int) -> bytes:
-    """Return the first bytes of a plain file, wherever a symbolic link leads; none where it cannot be read."""
+    """Return the first bytes of a file; none where it cannot be read."""
     try:
-        with os.fdopen(open_regular(path, follow=True), "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             return file.read(most)
     except (OSError, RunDirError):
         return b""
@@ -227,12 +193,10 @@ def parse_json(data: bytes, path: Path) -> Any:
     """Return what JSON says; NaN and infinity are not JSON.
 
     Raises:
-        RunDirError: it is none, or nested without end.
+        RunDirError: it is none.
     """
     try:
         return json.loads(data, parse_constant=_refuse)
-    except RecursionError as error:
-        raise RunDirError(f"{path} is damaged: it is nested too deeply") from error
     except ValueError as error:
         raise RunDirError(f"{path} is damaged: {error}") from error
 
@@ -245,9 +209,9 @@ def read_json(path: Path) -> Any:
     """Return what a JSON file holds.
 
     Raises:
-        RunDirError: it is missing, damaged, or larger than any of ours.
+        RunDirError: it is missing or damaged.
     """
-    return parse_json(read_bytes(path, most=NOTE_BYTES, follow=True), path)
+    return parse_json(read_bytes(path), path)
 
 
 def known(path: Path) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def lines_of(path: Path, most: int) -> Iterator[bytes]:
         RunDirError: it cannot be read.
     """
     try:
-        with open(open_regular(path, follow=True), "rb") as file:
+        with open(open_regular(path), "rb") as file:
             while most > 0 and (line := file.readline(LINE_BYTES)):
                 most -= len(line)
                 yield line
@@ -120,7 +120,7 @@ def changed(path: Path) -> float:
 
 def _tail(path: Path) -> str:
     try:
-        with os.fdopen(open_regular(path, follow=True), "rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
             return file.read(TAIL).decode(errors="replace")
     except (OSError, RunDirError):

@@ -44,7 +44,7 @@ def require_trusted(run: str | os.PathLike[str], trust: bool = False) -> None:
 
 def said_by(run: Path) -> list[bytes]:
     """Return the files of a run that say what it builds."""
-    return [read_bytes(path, follow=True) for name in ("config.yaml", "overrides.txt") if (path := run / name).exists()]
+    return [read_bytes(path) for name in ("config.yaml", "overrides.txt") if (path := run / name).exists()]
 
 
 def require_remembered(place: Path, texts: Iterable[str | bytes], trust: bool, why: str) -> None:

@@ -24,7 +24,6 @@ from rlrun.runs.progress import counted_updates, number_of
 from rlrun.runs.trust import remember
 
 State = Literal["pending", "running", "completed", "failed", "pruned"]
-LARGEST = 1 << 28  # bytes of a list
 PATIENCE = 60.0  # seconds to wait for another process that adds jobs
 OWN = re.compile(r"logs|launches|.*\.(json|jsonl|lock|journal)")  # what else a sweep's folder has
 BUDGET = re.compile(r"stop\.[a-z_]+=[0-9][0-9_.e+-]{0,31}", re.ASCII)
@@ -79,7 +78,7 @@ class SweepDir:
             raise RunDirError(message) from None
         stamp = about.st_mtime_ns, about.st_ino, about.st_size
         if self._listed[0] != stamp:
-            lines = read_bytes(self.list, most=LARGEST, follow=True).splitlines()
+            lines = read_bytes(self.list).splitlines()
             jobs = [_job(line, self.list) for line in lines]
             self._listed = stamp, [added if (added := self._added.get(job.key)) == job else job for job in jobs]
         return self._listed[1]

@@ -24,7 +24,6 @@ from rlrun.sweep.directory import SweepDir
 from rlrun.sweep.sweeping import is_sweep
 
 EVALUATED, PLAYED = "evaluation/mean_return", "episode/return"
-CONFIG_BYTES = 1 << 20
 METRIC_BYTES = 1 << 28  # of a file of metrics; the rest is not read
 SEED = re.compile(r"^seed:.*$", re.MULTILINE)
 TASK = ("env", "env.id", "env.target", "env.kwargs", "env.reset_options")  # keys that define a task
@@ -121,7 +120,7 @@ def _run(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
     row, about = summarized(directory), known(directory.manifest)
     overrides, status, reason = _by_key(row.overrides), row.status, None
     try:
-        text = read_bytes(directory.config, most=CONFIG_BYTES, follow=True).decode(errors="replace")
+        text = read_bytes(directory.config).decode(errors="replace")
         settings, task = _settings(SEED.sub("", text))
     except RlrunError as error:
         settings, task, status, reason = {}, _task_of(overrides), "damaged", str(error)

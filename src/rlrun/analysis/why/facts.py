@@ -14,7 +14,6 @@ from rlrun.runs.directory import RunDir
 from rlrun.runs.files import known, read_bytes
 from rlrun.runs.progress import LINE_BYTES, last_line, lines_of, number_of, record_of
 
-CONFIG_BYTES = 1 << 20
 METRIC_BYTES = 1 << 26  # of a file of metrics; the rest is not read
 ENOUGH = 6  # evaluations that make a curve
 NAMES = 500  # of metrics
@@ -152,7 +151,7 @@ def read(run: RunDir) -> Facts:
         RunDirError: its config cannot be read.
         ConfigError: its config is damaged.
     """
-    text = read_bytes(run.config, most=CONFIG_BYTES, follow=True).decode(errors="replace")
+    text = read_bytes(run.config).decode(errors="replace")
     facts = Facts(run.path, str(run.read_status()["status"]), parse_yaml(text, str(run.config)))
     _read_metrics(run.metrics, facts)
     set_by, summary = known(run.manifest).get("set_by"), known(run.summary)

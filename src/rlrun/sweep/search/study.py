@@ -26,7 +26,6 @@ STATES: dict[str, State] = {
     "WAITING": "waiting",
 }
 NAME = "search"
-LARGEST = 1 << 28  # bytes of a journal; a thousand trials have about one million
 AGAIN = "again"  # notes of which trial, whose failed jobs were tried again, another trial has the values
 SAMPLES = 10_000  # of a bootstrap
 SURE = 0.95  # how often an interval holds the mean
@@ -150,7 +149,7 @@ class Study:
             return self._optuna.load_study(storage=storage, **named)
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
-        """Call what reads the journal, which may be untrusted."""
+        """Call what reads the journal, which may be damaged."""
         try:
             return work()
         except RlrunError:
@@ -162,10 +161,7 @@ class Study:
         """Remove a last line that a killed process did not complete."""
         try:
             with os.fdopen(open_own(self.path), "r+b") as file:
-                content = file.read(LARGEST + 1)
-                if len(content) > LARGEST:
-                    raise RunDirError(f"{self.path} is damaged: it has more than {LARGEST:,} bytes")
-                file.truncate(content.rfind(b"\n") + 1)
+                file.truncate(file.read().rfind(b"\n") + 1)
         except OSError as error:
             raise RunDirError(f"{self.path} cannot be used: {reason(error)}") from error
 
