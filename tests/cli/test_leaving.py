@@ -299,3 +299,10 @@ def test_a_signal_before_training_leaves_nothing_behind(number, place, vectoriza
     name = signal.Signals(number).name
     assert outcome == (128 + number, f"rlrun: stopped by {name}; no run was started\n")
     assert not (project / "run").exists()
+
+
+def test_a_signal_before_training_leaves_a_run_that_continues(write, project, hindered):
+    write("waiting.py", WAITING.format(place="making"))
+    outcome = hindered(signal.SIGTERM, "env.target=waiting.Waits", "env.vectorization=sync", "--continue", seconds=15)
+    assert outcome == (75, "rlrun: stopped by SIGTERM; the run is unchanged\n")
+    assert [path.name for path in (project / "run").iterdir()] == ["lock"]

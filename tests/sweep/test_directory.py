@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,7 @@ def test_more_values_add_jobs_and_a_larger_budget_opens_one_again(sweep_dir):
     run.overrides.write_text("stop.updates=1\n")
     run.summary.write_text('{"status": "completed", "stopped_by": "stop.updates", "updates": 1}')
     run.write_status("completed")
+    assert states(sweep_dir) == ["completed", "pending"]
     other = SweepDir(sweep_dir.path)
     other.add([job("c", "stop.updates=1"), job("a", "stop.updates=2")])
     assert [job.key for job in sweep_dir.jobs()] == ["a", "b", "c"]
@@ -79,8 +81,6 @@ def test_more_values_add_jobs_and_a_larger_budget_opens_one_again(sweep_dir):
 
 
 def test_who_adds_a_job_knows_its_config_and_others_compose_it(sweep_dir):
-    from dataclasses import replace
-
     sweep_dir.add([replace(job("a"), composed=b"packed")])
     assert sweep_dir.jobs()[0].composed == b"packed"
     assert SweepDir(sweep_dir.path).jobs()[0].composed == b""
@@ -129,8 +129,6 @@ def test_a_sweep_of_another_version_is_refused(sweep_dir):
 
 
 def test_numbers_of_folders_count_the_jobs_that_are_there(sweep_dir):
-    from dataclasses import replace
-
     for keys in ("ab", "bc"):
         sweep_dir.add(replace(job(key), subdir=f"of-{NUMBER}") for key in keys)
     assert [sweep_dir.run(job).path.name for job in sweep_dir.jobs()] == ["of-0", "of-1", "of-2"]
@@ -138,8 +136,6 @@ def test_numbers_of_folders_count_the_jobs_that_are_there(sweep_dir):
 
 @pytest.mark.parametrize("subdir", ["../out", "/out", "x/../../out", "logs/x", "jobs.jsonl", "."])
 def test_jobs_stay_within_their_sweep(subdir):
-    from dataclasses import replace
-
     with pytest.raises(ConfigError, match="wanted a folder below the sweep's own"):
         require_apart([replace(job("a"), subdir=subdir)])
 

@@ -132,9 +132,9 @@ def _is_unread(error: RlrunError) -> bool:
 def _stopped(overrides: list[str]) -> int:
     """Report a signal that came before the run was ready; a resumed run is not changed."""
     number = processes.received[-1] if processes.received else signal.SIGINT
-    command = overrides[0] if overrides else ""
+    command = "resume" if "--continue" in overrides else overrides[0] if overrides else ""
     after = {"train": "; no run was started", "resume": "; the run is unchanged"}.get(command, "")
-    code = 75 if command == "resume" or "--continue" in overrides else 128 + number
+    code = 75 if command == "resume" else 128 + number
     return _fail(f"stopped by {signal.Signals(number).name}{after}", code, debug=False)
 
 
