@@ -199,23 +199,30 @@ def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
     assert "invalid partition" in outcome.err
 
 
-def test_a_job_that_saves_is_submitted_again(tmp_path):
-    asked = []
-    command = JobCommand(job("a"), tmp_path / "a", tmp_path / "a.txt")
-    for code, again in ((75, True), (0, False)):
-        command._child = SimpleNamespace(terminate=lambda: asked.append("once"), wait=lambda code=code: code)
-        submission = command.checkpoint()
-        assert (submission is not None) == again
-    assert asked == ["once", "once"]
+@pytest.fixture
+def asked(tmp_path):
+    """A command with a process that has its exit code, and what was asked of that one."""
+    calls, command = [], JobCommand(job("a"), tmp_path / "a", tmp_path / "a.txt")
+    command._child = SimpleNamespace(
+        terminate=lambda: calls.append("stop"), kill=lambda: calls.append("kill"), wait=lambda: command.code
+    )
+    return command, calls
 
 
-def test_a_job_is_killed_that_is_asked_twice(tmp_path):
-    asked = []
-    command = JobCommand(job("a"), tmp_path / "a", tmp_path / "a.txt")
-    command._child = SimpleNamespace(terminate=lambda: asked.append("stop"), kill=lambda: asked.append("kill"))
+@pytest.mark.parametrize(("code", "again"), [(75, True), (0, False)])
+def test_a_job_that_saves_is_submitted_again_and_not_interrupted(code, again, asked):
+    command, calls = asked
+    command.code = code
+    assert (command.checkpoint() is not None) == again
+    command._ask()  # as Slurm does at the end of its time
+    assert calls == ["stop"]
+
+
+def test_a_job_is_killed_that_is_asked_twice(asked):
+    command, calls = asked
     command._ask()
     command._ask()
-    assert asked == ["stop", "kill"]
+    assert calls == ["stop", "kill"]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ class JobCommand:
     paths: tuple[str, ...] = field(default_factory=lambda: tuple(filter(None, sys.path)))
     _child: children.Child | None = field(default=None, init=False)
     _asked: bool = field(default=False, init=False)
+    _leaving: bool = field(default=False, init=False)
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -86,8 +87,8 @@ class JobCommand:
         return code
 
     def _ask(self) -> None:
-        """Let the job save and stop; kill it where it was asked before."""
-        if self._child is not None:
+        """Let the job save and stop; kill it where it was asked before, unless its machine is taken away."""
+        if self._child is not None and not self._leaving:
             self._child.kill() if self._asked else self._child.terminate()
             self._asked = True
 
@@ -95,7 +96,9 @@ class JobCommand:
         """Save the job, as submitit asks when the machine is taken away; return what is to be started again."""
         code = STOPPED
         if self._child is not None:
-            self._child.terminate()
+            if not self._asked:  # a second signal would interrupt its checkpoint
+                self._child.terminate()
+            self._leaving = True
             code = self._child.wait()
         if code not in (STOPPED, -signal.SIGTERM):
             return None  # it ended by itself meanwhile
