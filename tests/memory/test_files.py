@@ -226,26 +226,6 @@ def test_any_flipped_byte_is_refused_or_changes_nothing(tmp_path: Path) -> None:
     assert refusals > 0.8 * len(data)
 
 
-@pytest.mark.parametrize(
-    ("ejector", "name", "value"),
-    [
-        *(("fifo by rows", "bits", value) for value in (40, 10**11)),
-        *(("fifo by rows", name, 999) for name in ("open", "lane", "_previous", "used")),
-        ("fifo by rows", "status", 99),
-        *(("fifo by rows", name, -1) for name in ("open", "stamp", "_by_env")),
-        ("fifo by rows", "last", 1 << 62),
-        *(("uniform", name, value) for name, value in (("rows", 1 << 30), ("gone", 9), ("status", 0), ("freed", 999))),
-        ("uniform", "high", 10**12),
-    ],
-)
-def test_forged_index_is_refused(ejector: str, name: str, value: int) -> None:
-    index = filled("uniform", ejector).index
-    state = index.state_dict()
-    state[name] = value if name in ("bits", "high") else torch.full_like(state[name], value)
-    with pytest.raises(RlrunError, match="the saved index is damaged"):
-        make("uniform", ejector).index.load_state_dict(state)
-
-
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path, table = tmp_path / "memory.zip", filled(steps=10)
     refused(path, "cannot be read: No such file", table)

@@ -279,15 +279,3 @@ def test_foreign_batch_is_refused():
         Trainer({**feeding(table, "default", seen=set()), "end": Ends(3)}, loader).train()
     with pytest.raises(RlrunError, match=message):
         Trainer({**feeding(table, "default", seen=set()), "end": Ends(3)}, DatasetLoader(table, batch=3)).train()
-
-
-def test_forged_rows_are_refused():
-    table = table_of([9], sampler=Uniform())
-    loader = joint(table)
-    (groups,) = islice(loader, 1)
-    loader._given = {"b": {"b": groups["b"]}}
-    for name, value in (("index", torch.tensor([0, 500, 1])), ("table", 9), ("written", torch.zeros(2))):
-        state = loader.state_dict()
-        state["origins"]["b"][0]["parts"][0][name] = value
-        with pytest.raises(RlrunError, match="a saved sample is damaged"):
-            loader.load_state_dict(state)

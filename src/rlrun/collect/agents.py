@@ -18,7 +18,6 @@ from torch import nn
 from rlrun.collect.modes import evaluating, modal_parts
 from rlrun.compile.calls import NoGrad
 from rlrun.core.errors import BuildError, ConfigError, RequestError, RlrunError
-from rlrun.core.generators import put_back
 from rlrun.core.schedules import Schedule, as_schedule
 from rlrun.core.spaces import ACTION_MASK, Box, Composite, Space, Spaces, describe, leaves, leaves_of, row_count
 from rlrun.core.typing import Array, Tree
@@ -275,7 +274,7 @@ class RandomAgent(Agent):
         return {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        put_back(self.rng, state["rng"])
+        self.rng.bit_generator.state = state["rng"]
 
 
 def random_agent(agent: Agent, space: Space, *, seed: int) -> Any:

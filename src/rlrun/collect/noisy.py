@@ -26,7 +26,6 @@ from rlrun.collect.agents import (
     where,
 )
 from rlrun.core.errors import ConfigError, SpaceError
-from rlrun.core.generators import put_back
 from rlrun.core.schedules import Schedule, as_schedule
 from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree, row_count
 from rlrun.core.typing import Array, Tree
@@ -158,7 +157,7 @@ class Noisy(PolicyAgent):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps = state["steps"]
-        put_back(self.rng, state["rng"])
+        self.rng.bit_generator.state = state["rng"]
         self._noise = [part.numpy().copy() for part in state["noise"]]
 
 
@@ -267,7 +266,7 @@ class ColoredNoise:
         return {"rng": self.rng.bit_generator.state, "sequences": sequences}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        put_back(self.rng, state["rng"])
+        self.rng.bit_generator.state = state["rng"]
         self._sequences = [part.numpy().copy() for part in state["sequences"]]
 
 

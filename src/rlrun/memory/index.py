@@ -320,29 +320,11 @@ class EpisodeIndex(ABC):
         """Load a state of a table of the same size.
 
         Raises:
-            RlrunError: the sizes differ, or a number is out of range.
+            RlrunError: the sizes differ.
         """
         self.require_size(state)
-        envs, size = self.num_envs, self.size
         arrays = {name: state[name].numpy() for name in self.saved}
         used, stamp, bits = state["used"].numpy(), state["stamp"].numpy(), state["bits"]
-        sound = bits in (NARROW, WIDE) and all(
-            (values.dtype, values.ndim) == (getattr(self, name).dtype, getattr(self, name).ndim)
-            for name, values in arrays.items()
-        )
-        numbers = len(arrays["lane"])
-        by_env = ("written", "open", "_by_env", "_previous")
-        sound = sound and all(
-            values.shape[-1] == (envs if name in by_env else numbers)
-            for name, values in arrays.items()
-            if name != "free"
-        )
-        sound = sound and np.array_equal(np.sort(arrays["open"]), np.flatnonzero(arrays["status"] == OPEN))
-        bounds = {"open": numbers, "free": numbers, "lane": envs, "status": CLOSED + 1, "_previous": size + 1}
-        limited = [(used, size), *((arrays[name], most) for name, most in bounds.items() if name in arrays)]
-        limited += [(stamp >> bits, numbers)] if sound else []
-        if not sound or any(((values < 0) | (values >= most)).any() for values, most in limited):
-            raise RlrunError("memory: the saved index is damaged: a number of it is out of range")
         for name, values in arrays.items():
             setattr(self, name, values.copy())
         self.bits, self._left = bits, 0

@@ -251,23 +251,11 @@ class Prioritized(Seeded, Sampler):
         return super().state_dict() | numbers | {"tree": self.tree.state_dict()}
 
     def _load_burst(self, start: Array, length: int, weight: Array, pending: list[Array]) -> None:
-        slots = np.concatenate([start.reshape(-1), *pending[:1]])
-        value, shapes = np.concatenate([weight.reshape(-1), *pending[1:]]), [part.shape for part in pending]
-        sound = f"{start.dtype} {slots.dtype} {weight.dtype} {value.dtype.kind}" == "int64 int64 float32 f"
-        sound = sound and start.shape == weight.shape and start.ndim == 2 and shapes in ([], 2 * shapes[:1])
-        sound = sound and length > 0 and 0 <= slots.min(initial=0) <= slots.max(initial=0) < self.index.size
-        sound = sound and 0 <= value.min(initial=0) <= value.max(initial=0) <= HIGHEST
-        if not (sound and self._fits(start, length).all()):
-            raise RlrunError("memory: the saved sampler is damaged: its burst does not fit the table")
         self._drawn = deque(self._samples(start, length, weight) if start.size and self.by_burst else ())
-        self._pending = [(slots[start.size :], value[weight.size :])] if pending else []
+        self._pending = [(pending[0], pending[1])] if pending else []
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         require_counts({"picks": state["picks"]})
-        priorities = state["tree"]["leaves"].numpy()
-        highest = np.array([state["largest"], state["highest"]])
-        if not (((priorities >= 0.0) & (priorities < np.inf)).all() and ((highest > 0.0) & (highest < np.inf)).all()):
-            raise RlrunError("memory: the saved sampler is damaged: its priorities are not finite numbers from 0")
         self.tree.load_state_dict(state["tree"])
         super().load_state_dict(state)
         self.picks, self.largest = state["picks"], state["largest"]

@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rlrun.core.errors import RlrunError
 from rlrun.core.typing import Array
 from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex, grown
 
@@ -236,8 +235,4 @@ class RingIndex(EpisodeIndex):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.written = self._by_env[COUNT]
-        closed = self.status == CLOSED
-        beyond = self.last[closed] >= self.written[self.lane[closed]]
-        if beyond.any() or (self._by_env[SLOT] // self.slots != np.arange(self.num_envs)).any():
-            raise RlrunError("memory: the saved index is damaged: an episode leaves the rows of its environment")
         self._room = self._rest()

@@ -105,11 +105,7 @@ def _origin(table: Table, rows: Rows, tables: Sequence[Table]) -> dict[str, Any]
 
 
 def with_origins(groups: Batch, origins: Sequence[Mapping[str, Any]], tables: Sequence[Table]) -> Batch:
-    """Return data groups of a checkpoint whose samples know their rows again.
-
-    Raises:
-        RlrunError: the rows are none of these tables.
-    """
+    """Return data groups of a checkpoint whose samples know their rows again."""
     for origin in origins:
         *path, name = origin["path"]
         holder = groups
@@ -122,11 +118,5 @@ def with_origins(groups: Batch, origins: Sequence[Mapping[str, Any]], tables: Se
 def _restored(state: Mapping[str, Any], tables: Sequence[Table]) -> tuple[Table, Rows]:
     index, written = state["index"].numpy(), state["written"].numpy()
     valid = state["valid"].numpy() if "valid" in state else None
-    sound = 0 <= state["table"] < len(tables) and index.dtype == written.dtype == np.int64 and index.ndim in (1, 2)
-    if sound:
-        where = tables[state["table"]].index
-        sound = written.shape == where.written.shape and 0 <= index.min(initial=0) <= index.max(initial=0) < where.size
-        sound = sound and (valid is None or (valid.dtype, valid.shape) == (np.bool_, index.shape))
-    if not sound:
-        raise RlrunError("memory: a saved sample is damaged: its rows are none of the table")
+    where = tables[state["table"]].index
     return tables[state["table"]], Rows(index, None, where, valid=valid, parted=state["parted"], written=written)

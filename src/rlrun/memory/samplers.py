@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from rlrun.core.errors import RlrunError, require_one_of
-from rlrun.core.generators import Seeded, put_back
+from rlrun.core.generators import Seeded
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.index import EMPTY, EpisodeIndex
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rlrun.memory.sample import Sample
 
 STOCK = 4096  # random numbers drawn at once
-LARGEST_STOCK = 1 << 24  # of a saved sampler
 WEIGHTINGS = ("windows", "episodes")
 Reader = Callable[[str, Tree, Array], Tree]
 
@@ -325,12 +324,8 @@ class Uniform(Seeded, Sampler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         stock = state["stock"]
         self.ahead = ()
-        if not 0 <= stock["used"] <= stock["size"] <= LARGEST_STOCK:
-            raise RlrunError(f"memory: the saved sampler is damaged: it has a stock of {stock['size']} numbers")
-        if not 0.5 <= state["rate"] <= 1.0:
-            raise RlrunError(f"memory: the saved sampler is damaged: its rate is {state['rate']}, wanted 0.5 to 1")
         self._before = stock["before"]
-        put_back(self.generator, self._before)
+        self.generator.bit_generator.state = self._before
         self._stock, self._used, self._extent = self.generator.random(stock["size"]), stock["used"], -1
         super().load_state_dict(state)
         self._rate = state["rate"]

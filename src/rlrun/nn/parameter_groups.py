@@ -13,7 +13,6 @@ from rlrun.core.errors import ConfigError, did_you_mean
 from rlrun.nn.optimizers import build_optimizer, require_recipe
 
 CHOICE = ("modules", "names", "exclude")
-LONGEST = 200  # letters of a pattern; thousands of brackets would take minutes
 
 
 class Choice(NamedTuple):
@@ -58,8 +57,8 @@ def grouped(
             if key in ("", *CHOICE) and (isinstance(value, str) or not isinstance(value, Sequence)):
                 wanted = f".{key}: wanted a list" if key else ": wanted a dict"
                 raise ConfigError(f"groups.{name}{wanted}, got {value!r}")
-            if key in CHOICE and not all(isinstance(text, str) and len(text) <= LONGEST for text in value):
-                raise ConfigError(f"groups.{name}.{key}: wanted names of at most {LONGEST} letters")
+            if key in CHOICE and not all(isinstance(text, str) for text in value):
+                raise ConfigError(f"groups.{name}.{key}: wanted names")
     paths: dict[nn.Parameter, list[str]] = {}
     for path, parameter in network.named_parameters(remove_duplicate=False):
         paths.setdefault(parameter, []).append(path)
