@@ -282,3 +282,14 @@ def test_a_sweep_that_was_cut_off_before_it_had_its_jobs_is_none(project, monkey
     assert not is_sweep(Path("s"))
     sweep([], folder=Path("s"))  # the same command goes on
     assert is_sweep(Path("s"))
+
+
+def test_a_sweep_of_another_version_is_refused_in_a_line(project, rlrun):
+    Path("s").mkdir()
+    for name in ("sweep.json", "jobs.sqlite"):
+        Path("s", name).write_text("{}")
+    for request in (["resume", "s"], ["train", "-m", *TINY, "seed=0", "--sweep-dir", "s"]):
+        outcome = rlrun(*request)
+        assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+        assert "has no jobs.jsonl: another version of rlrun made this sweep; begin another one" in outcome.err
+    assert not Path("s/jobs.jsonl").exists()

@@ -169,7 +169,7 @@ def sweep(
     settings = settings or SweepSettings()
     launching, limits = settings.ready_launcher(endless=plan is not None and workers is None), limits or Limits()
     directory, jobs = SweepDir(_sweep_folder(folder), limits.retries), list(jobs)
-    if directory.list.exists():
+    if directory.list.exists() or is_sweep(directory.path):
         require_trusted(directory.path, trust)
     if plan is not None:
         if is_sweep(directory.path) and not (directory.path / SEARCH).exists():
