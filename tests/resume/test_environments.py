@@ -25,11 +25,13 @@ from tests.resume.environments import (
     Grid,
     Optioned,
     Remote,
+    Shifted,
     Spotlight,
     Strict,
 )
 
 import rlrun
+from rlrun.core.errors import RequestError
 from rlrun.core.seeds import Seeds
 
 from .twins import copy_as_killed
@@ -153,9 +155,13 @@ def test_server_is_asked_through_one_connection_an_environment(port, tmp_path):
     assert sorted(process.communicate()[0].split()) == 2 * (2 + 3) * ["connected"] + 2 * (2 + 3) * ["left"]
 
 
-def test_wrapper_that_remembers_and_offers_nothing_is_approximate(tmp_path):
-    *_, manifest = trained_and_resumed(Grid, tmp_path, *wrapped(Forgetful))
+@pytest.mark.parametrize("wrapper", [Forgetful, Shifted])
+def test_wrapper_that_remembers_and_offers_nothing_is_approximate(wrapper, tmp_path, caplog):
+    *_, manifest = trained_and_resumed(Grid, tmp_path, *wrapped(wrapper))
     assert manifest["resume"] == "approximate"
+    assert f"{wrapper.__name__} remembers across episodes, and offers no state_dict: evaluations" in caplog.text
+    with pytest.raises(RequestError, match=f"{wrapper.__name__} learns from observations"):
+        rlrun.export_onnx(tmp_path / "whole", output=tmp_path / "policy.onnx")
     assert "its episode went another way" in json.dumps(manifest)
 
 

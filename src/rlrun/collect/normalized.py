@@ -17,6 +17,7 @@ from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
 from rlrun.env.raw_return import REWARD_WRAPPERS
+from rlrun.env.sync import SyncEnv
 from rlrun.env.wrapper_state import Layer, States, are_learning, has_moments, layers_of, offers_state
 from rlrun.env.wrappers import ActionMask, FrameStack, RandomGoal
 
@@ -148,7 +149,9 @@ class Unwrapper:
         wrapped, unseen = self._env.copy(), self._env.learns_unseen()
         with restored_generators():
             learning = are_learning(wrapped, unseen) if unseen and wrapped.envs else []
-        if refused := [name for name in learning if unseen[name] == "observation_norm"]:
+            unkept = wrapped.remembers(rewards=False) if isinstance(wrapped, SyncEnv) else None
+        refused = [name for name in learning if unseen[name] == "observation_norm"]
+        if refused := [*refused, *([unkept] if unkept else [])]:
             wrapped.close()
             raise RequestError(f"env.wrappers: {refused[0]} learns from observations; {WAY_OUT}")
         return wrapped

@@ -28,7 +28,7 @@ from rlrun.env.spaces import (
 )
 from rlrun.env.stacks import frames_of, observed
 from rlrun.env.vector import Seed, Step, close_softly
-from rlrun.env.wrapper_state import FrozenWrappers, States, learns_unseen, load_shares, pooled_states
+from rlrun.env.wrapper_state import FrozenWrappers, States, learns_unseen, load_shares, pooled_states, remembering
 from rlrun.env.wrappers import draws_goals
 from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
@@ -217,6 +217,10 @@ class SyncEnv(Recorded):
 
     def learns_unseen(self) -> dict[str, str]:
         return learns_unseen(self.envs[0])
+
+    def remembers(self, *, rewards: bool = True) -> str | None:
+        """Return the wrapper by which an episode differs when it is played again; call it of a copy only."""
+        return remembering(self.envs[0], self._reset_options(), rewards=rewards)
 
     def _written(self) -> list[dict[str, Any]]:
         return [recorder.state_dict() for recorder in self._recorders]

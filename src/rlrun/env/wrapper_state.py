@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import wrappers
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import VectorWrapper
 from gymnasium.wrappers import vector
 
@@ -30,7 +31,7 @@ _NORMALIZERS: tuple[tuple[type[Any], str, str | None], ...] = (
     (vector.NormalizeReward, "return_rms", "accumulated_reward"),
 )
 
-_WITHOUT_MOMENTS = ("gymnasium.", "rlrun.", "ale_py.", "minigrid.")  # but for those above
+LIBRARIES = ("gymnasium.", "rlrun.", "ale_py.", "minigrid.")  # of wrappers that learn nothing, but for those above
 _OF_REWARDS = re.compile("rew|ret", re.IGNORECASE)
 
 Layer = Any  # a gymnasium.Env or VectorEnv
@@ -180,7 +181,7 @@ def learns_unseen(env: Layer) -> dict[str, str]:
     """
     unseen = {}
     for layer in layers_of(env):
-        if offers_state(layer) or f"{type(layer).__module__}.".startswith(_WITHOUT_MOMENTS):
+        if offers_state(layer) or f"{type(layer).__module__}.".startswith(LIBRARIES):
             continue
         names = [name for name, value in attributes_of(layer).items() if any(True for _ in _moments_in(value))]
         if names and not (is_freezable(layer) and not layer.update_running_mean):
@@ -205,6 +206,36 @@ def are_learning(env: Any, names: Collection[str], steps: int = 20) -> list[str]
         if terminated or truncated:
             env.reset(number)
     return [type(layer).__name__ for layer, old in zip(layers, before, strict=True) if _numbers(layer) != old]
+
+
+def remembering(env: Layer, options: Mapping[str, Any] | None, *, rewards: bool, steps: int = 20) -> str | None:
+    """Return the class of the innermost wrapper of the user's by which an episode differs when it is played again.
+
+    Such a wrapper remembers across episodes, and offers no state. None, too, if the environment below it differs.
+
+    env: that nobody has stepped; options: of its resets; rewards: whether they count, too.
+    """
+    layers = [*layers_of(env)]
+    foreign = [layer for layer in layers[:-1] if not f"{type(layer).__module__}.".startswith(LIBRARIES)]
+    for layer in reversed([layer for layer in foreign if not offers_state(layer)]):
+        if _differs(layer, options, steps, rewards):
+            return None if _differs(layer.env, options, steps, rewards) else type(layer).__name__
+    return None
+
+
+def _differs(layer: Layer, options: Mapping[str, Any] | None, steps: int, rewards: bool) -> bool:
+    """Play two episodes by one seed and equal actions; return True if an observation, or a reward, differs."""
+    actions = deepcopy(layer.action_space)
+    outputs: list[list[Any]] = []
+    for episode in range(2):
+        actions.seed(0)
+        outputs.append([deepcopy(layer.reset(seed=0, options=deepcopy(options))[0])])
+        for _ in range(steps):
+            observation, reward, terminated, truncated, _ = layer.step(actions.sample())
+            outputs[episode].append((deepcopy(observation), reward if rewards else 0.0))
+            if terminated or truncated:
+                break
+    return not data_equivalence(outputs[0], outputs[1])
 
 
 def _numbers(layer: Layer) -> list[Any]:
