@@ -15,7 +15,6 @@ from tests.command import forget
 
 import rlrun
 from rlrun.analysis import doctor
-from rlrun.analysis.doctor.imports import try_imports
 from rlrun.config import choices, compose, plugins
 from rlrun.core.errors import BuildError, ConfigError
 from rlrun.devtools import init as scaffold
@@ -118,8 +117,8 @@ def test_what_it_brings_is_told_apart(rlrun):
     assert code == 0
     assert lines["catch"].endswith("(plugin walker)")
     assert not lines["cartpole"].endswith(")") or "plugin" not in lines["cartpole"]
-    (finding,) = doctor.of_plugins({})
-    assert (finding.status, finding.text) == ("ok", "walker 0.1.0 (walker): 4 config files")
+    (finding,) = doctor.of_plugins()
+    assert (finding.status, finding.text) == ("ok", "walker 0.1.0 (walker)")
 
 
 @pytest.mark.usefixtures("walker")
@@ -136,7 +135,7 @@ def test_the_users_own_files_go_before_its_and_its_before_ours(site):
     )
     config = compose(["algorithm=dqn", "env=cartpole"]).config
     assert (config.algorithm.lr, config.algorithm.discount) == (0.25, 0.99)
-    notes = [finding.text for finding in doctor.of_plugins({}) if finding.status == "note"]
+    notes = [finding.text for finding in doctor.of_plugins() if finding.status == "note"]
     assert notes == ["its algorithm/dqn replaces the packaged one"]
 
 
@@ -164,7 +163,7 @@ def test_a_broken_plugin_is_left_out_in_one_line(package, install, rlrun, caplog
     (message,) = [record.getMessage() for record in caplog.records]
     assert re.match(rf"plugin 'broken' is ignored: {text}", message)
     assert "good" not in rlrun("list", "algorithms")[1]
-    (finding,) = doctor.of_plugins({})
+    (finding,) = doctor.of_plugins()
     assert (finding.status, finding.name, finding.remedy) == ("note", "broken", f"fix it, or pip uninstall {package}")
 
 
@@ -186,16 +185,16 @@ def test_one_that_cannot_be_imported_concerns_who_names_it(install, rlrun):
     code, _, err = rlrun("train", "algorithm=dqn", "env=fails", *TINY)
     assert (code, err.count("\n")) == (2, 1)
     assert "importing 'failing' failed: RuntimeError: no engine" in err
-    (finding,) = doctor.of_plugins(try_imports(doctor.modules({})))
-    assert (finding.status, finding.text) == ("note", "importing 'failing' fails: RuntimeError: no engine")
+    (finding,) = doctor.of_plugins()
+    assert (finding.status, finding.text) == ("note", "fails: RuntimeError: no engine")
 
 
 def test_of_two_with_one_name_the_first_package_counts(install):
     install("zebra", "same=zebra", conf__env__striped="# Striped\nid: Striped-v0\n")
     install("ant", "same=ant", conf__env__small="# Small\nid: Small-v0\n")
     assert {"small"} == {"small", "striped"} & set(choices("env"))
-    first, second = doctor.of_plugins({})
-    assert (first.status, first.text) == ("ok", "ant 1.0 (ant): 1 config file")
+    first, second = doctor.of_plugins()
+    assert (first.status, first.text) == ("ok", "ant 1.0 (ant)")
     assert second.text == "is left out: it is called like the one of ant, which counts"
 
 
@@ -204,8 +203,8 @@ def test_a_package_whose_installation_broke_off_is_called_by_its_module(install,
     install("torn", "same=torn", conf__env__second="# Second\n")
     for package in ("half", "torn"):
         (site / f"{package}-1.0.dist-info" / "METADATA").unlink()
-    counts, excluded = doctor.of_plugins({})
-    (module,) = re.fullmatch(r"\((half|torn)\): 1 config file", counts.text).groups()
+    counts, excluded = doctor.of_plugins()
+    (module,) = re.fullmatch(r"\((half|torn)\)", counts.text).groups()
     assert excluded.text == f"is left out: it is called like the one of {module}, which counts"
 
 

@@ -1,10 +1,15 @@
-"""Messages about values that are refused."""
+"""Messages about values that are refused, and about what is missing."""
 
+import json
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from rlrun.core.errors import ConfigError, edits, nearest, require_one_of
+import rlrun
+from rlrun.core import errors
+from rlrun.core.errors import ConfigError, edits, installing, nearest, require_one_of
 
 
 @pytest.mark.parametrize(
@@ -47,3 +52,23 @@ def test_swapped_letters_are_one_slip_and_short_names_begin_right(name, choices,
 def test_edits_are_counted():
     pairs = (("", "abc"), ("abc", "abc"), ("abc", "acb"), ("abcd", "badc"), ("kitten", "sitting"))
     assert [edits(*pair) for pair in pairs] == [3, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'rlrun[video]'"),
+        ({"url": "file:///there"}, "pip install 'rlrun[video] @ file:///there'"),
+        (
+            {"url": "https://there/rlrun", "vcs_info": {"vcs": "git", "commit_id": "12ab"}},
+            "pip install 'rlrun[video] @ git+https://there/rlrun@12ab'",
+        ),
+    ],
+)
+def test_an_extra_is_installed_from_where_this_copy_came(monkeypatch, tmp_path, origin, command):
+    root = Path(rlrun.__file__).parents[2]
+    assert installing("video") == f"pip install -e '{root}[video]'"  # a checkout
+    installed = SimpleNamespace(read_text=lambda name: origin and json.dumps(origin))
+    monkeypatch.setattr(errors.metadata, "distribution", lambda name: installed)
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "site" / "rlrun" / "errors.py"))
+    assert installing("video") == command

@@ -146,11 +146,6 @@ def fault(folder: Path) -> str | None:
     return None
 
 
-def brought(folder: Path) -> list[str]:
-    """Return the config files of a folder: `algorithm/walk`, `env/hill`."""
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
-
-
 class Hidden(NamedTuple):
     """A config file that is never read, as another one of its name is found first."""
 
@@ -163,7 +158,8 @@ def hidden(places: Sequence[ConfigFolder]) -> Iterator[Hidden]:
     """Yield which files of plugins and of rlrun are hidden by those of a plugin; the user's own hide on purpose."""
     first: dict[str, ConfigFolder] = {}
     for place in (candidate for candidate in places if candidate.packaged or candidate.plugin is not None):
-        for config_path in brought(place.path):
+        for path in sorted(place.path.rglob("*.yaml")):
+            config_path = path.relative_to(place.path).with_suffix("").as_posix()
             by = first.setdefault(config_path, place)
             if by is not place:
                 yield Hidden(config_path, by, place)

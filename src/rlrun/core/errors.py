@@ -92,21 +92,21 @@ class MissingExtra(RequestError):
         super().__init__(f"{place} needs the package '{package}', which is not installed: {installing(extra)}")
 
 
-def installing(extra: str = "", options: str = "") -> str:
+def installing(extra: str = "") -> str:
     """Return the pip command that installs this copy of rlrun with an extra.
 
     A checkout is named by its path, another origin by its URL: on a package index, anybody may own the bare name.
     """
     wanted, checkout = f"[{extra}]" if extra else "", Path(__file__).parents[3]
     if (checkout / "pyproject.toml").is_file():
-        return f"pip install {options}-e {shlex.quote(f'{checkout}{wanted}')}"
+        return f"pip install -e {shlex.quote(f'{checkout}{wanted}')}"
     try:
         origin = json.loads(metadata.distribution("rlrun").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
         origin = {}
     vcs = origin.get("vcs_info")
     url = f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}" if vcs else origin.get("url")
-    return f"pip install {options}{shlex.quote(f'rlrun{wanted}' + (f' @ {url}' if url else ''))}"
+    return f"pip install {shlex.quote(f'rlrun{wanted}' + (f' @ {url}' if url else ''))}"
 
 
 SHORT = 3  # letters of a short name
