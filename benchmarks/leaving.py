@@ -105,10 +105,7 @@ def _both(place: str, way: str) -> list[str | None]:
     pattern = (gone if way in GONE else failed) + WAYS[way]
     with TemporaryDirectory() as folder:
         command = ["train", *OVERRIDES, *overrides, f"env.kwargs.way={way}", "--run-dir", "run"]
-        return [
-            _wrong(f"{place}-{way}", request, pattern, Path(folder))
-            for request in (command, ["resume", "run", "--trust", "benchmarks"])
-        ]
+        return [_wrong(f"{place}-{way}", request, pattern, Path(folder)) for request in (command, ["resume", "run"])]
 
 
 def _wrong(name: str, request: list[str], pattern: str, folder: Path) -> str | None:

@@ -92,8 +92,8 @@ def test_what_a_network_of_ones_own_lacks_is_one_message():
 def test_keys_that_a_network_of_ones_own_does_not_take_are_named():
     (line,) = [line for line in check([*DQN, f"{OWN}.Plain"]) if line.startswith("own")]
     assert line == (
-        f"own       networks.q: {__name__}.Plain does not take encoder, layer_norm, dropout, dueling, core, core_size: "
-        "left out"
+        f"own       networks.q: {__name__}.Plain gets the packaged hidden and does not take "
+        "encoder, layer_norm, dropout, dueling, core, core_size: left out"
     )
 
 

@@ -134,4 +134,4 @@ def test_a_network_of_another_library_predicts_without_its_environment(name, mon
 @pytest.mark.parametrize("name", ["QNetwork", "actor_net"])
 def test_a_network_of_another_library_is_exported(name, capfd):
     assert code_of("train", *WORKS[name], "--run-dir", "run") == 0
-    assert code_of("export-onnx", "run", "--trust", "tests") == 0, capfd.readouterr().err
+    assert code_of("export-onnx", "run") == 0, capfd.readouterr().err

@@ -163,7 +163,7 @@ class Experiment:
             unseen = {name: unseen[name] for name in learning}
         around = plain(self.config.env)
         listed = [*(around.get("wrappers") or ()), *(around.get("around") or {}).values()]
-        own = any(not str(part["_target_"]).startswith(LIBRARIES) for part in listed if part)
+        own = any(isinstance(part, dict) and not str(part.get("_target_")).startswith(LIBRARIES) for part in listed)
         if own and not unseen and env.vectorization in ("sync", "async"):
             with restored_generators(), closing(env.copy()) as trial:
                 unkept = trial.remembers() if isinstance(trial, SyncEnv) else None
