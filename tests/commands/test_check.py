@@ -44,6 +44,13 @@ class Plain(torch.nn.Linear):
         super().__init__(4, 2)
 
 
+class Sized(torch.nn.Linear):
+    """Has a size of its own."""
+
+    def __init__(self, hidden=3):
+        super().__init__(4, 2)
+
+
 class Bare(torch.nn.Module):
     """A module whose constructor is that of torch."""
 
@@ -92,9 +99,14 @@ def test_what_a_network_of_ones_own_lacks_is_one_message():
 def test_keys_that_a_network_of_ones_own_does_not_take_are_named():
     (line,) = [line for line in check([*DQN, f"{OWN}.Plain"]) if line.startswith("own")]
     assert line == (
-        f"own       networks.q: {__name__}.Plain gets the packaged hidden and does not take "
-        "encoder, layer_norm, dropout, dueling, core, core_size: left out"
+        f"own       networks.q: {__name__}.Plain does not take encoder, layer_norm, dropout, dueling, core, core_size: "
+        "left out"
     )
+
+
+def test_keys_that_a_class_gets_in_place_of_its_defaults_are_named():
+    lines = [line for line in check([*DQN, f"{OWN}.Sized"]) if line.startswith("own")]
+    assert lines[0].startswith(f"own       networks.q: {__name__}.Sized gets the packaged hidden and does not take ")
 
 
 @pytest.mark.parametrize(("key", "name"), [("+networks.q.width=3", "width"), ("networks.q.dropout=0.5", "dropout")])

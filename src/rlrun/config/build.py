@@ -156,7 +156,7 @@ class Builder:
         wrapped = replaced.taken(parameters(former), names) if _wraps(former) else ()
         known = [*own, *(name for name in wrapped if name not in replaced.VOID)]
         refused = [name for name in names if name not in known and name not in node["_optional_"]]
-        self._leave_out(path, node, [name for name in names if name not in own and name not in refused], own)
+        self._leave_out(path, node, [name for name in names if name not in own and name not in refused], target)
         needed = [entry.name for entry in params if entry.default is entry.empty and entry.name not in own]
         places = {name: replaced.OFFERED[name] for name in needed if name in replaced.OFFERED}
         return [*own, *refused], {name: self._at(split(place), path) for name, place in places.items()}
@@ -181,14 +181,15 @@ class Builder:
         _, names = self.given(path, node)
         own = [name for name in names if name in recipe.keywords]
         known = replaced.taken(parameters(former, heirs=True), names)
-        self._leave_out(path, node, [name for name in names if name not in own and name in replaced.VOID], own)
+        self._leave_out(path, node, [name for name in names if name not in own and name in replaced.VOID], recipe.func)
         void = [name for name in replaced.VOID if name in node["_optional_"] and name not in node.get("_wanted_", ())]
         kept = [name for name in known if name not in void and (name in node["_optional_"] or name not in own)]
         return former(**{name: self._at((*path, name), path) for name in kept}, layers=recipe)
 
-    def _leave_out(self, path: Path, node: Mapping[str, Any], names: list[str], own: list[str]) -> None:
-        """Note which packaged keys a user's class does not get, and which it does."""
-        packaged = ", ".join(name for name in own if name in node["_optional_"])
+    def _leave_out(self, path: Path, node: Mapping[str, Any], names: list[str], target: Any) -> None:
+        """Note which packaged keys a user's class does not get, and which it gets in place of its own defaults."""
+        defaults = [entry.name for entry in parameters(target, heirs=True) if entry.default is not entry.empty]
+        packaged = ", ".join(name for name in defaults if name in node["_optional_"])
         gets = f"gets the packaged {packaged}" if packaged else ""
         lacks = f"does not take {', '.join(names)}: left out" if names else ""
         if gets or lacks:

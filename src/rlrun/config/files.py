@@ -51,7 +51,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _whole)
 def one_line(error: BaseException | str) -> str:
     """Return an error's message without its line breaks and Hydra's appendices."""
     text = str(error).split("\nSee http")[0].split("Config search path:")[0].split("\n    full_key:")[0]
-    return re.sub(r"^\w+ raised while resolving interpolation: ", "", " ".join(text.split()))
+    return re.sub(r"KeyError raised while resolving interpolation: \"(Env.*)\"", r"\1", " ".join(text.split()))
 
 
 def read_yaml(path: Path, label: str | None = None) -> dict[str, Any]:
