@@ -86,7 +86,7 @@ WRONG = [
     ({"target": "rlrun.env.no.Chain"}, BuildError, "No module named 'rlrun.env.no'"),
     ({"target": "Chain"}, BuildError, "wanted an import path"),
     ({"target": "collections.OrderedDict"}, BuildError, "made a OrderedDict, wanted a gymnasium.Env"),
-    ({"target": "builtins.dict"}, BuildError, "env.target: builtins.dict can never be a `_target_`"),
+    ({"target": "builtins.dict"}, BuildError, "env.target 'builtins.dict' made a dict, wanted a gymnasium.Env"),
     ({"target": TOY, "vectorization": "native"}, ConfigError, "'native' needs env.id"),
     ({"id": "Pendulum-v1", "vectorization": "native"}, ConfigError, "has no native vector environment"),
     ({"id": "CartPole-v1", "vectorization": "native", "wrappers": [lambda env: env]}, ConfigError, "env.wrappers"),
