@@ -112,6 +112,7 @@ def test_a_grid_is_written_in_a_file(grid, rlrun, write):
         ("hydra.sweeper.params={algorithm.lr: '1e-3,1e-4', seed: 'range(3)'}",),
         ("+hydra.sweeper.params={algorithm: {lr: [1e-3, 1e-4]}}", "hydra.sweeper.params.seed=range(3)"),
         ("hydra.sweeper.params.algorithm.lr='1e-3,1e-4'", "hydra.sweeper.params.seed=0,1", "seed=range(3)"),
+        ("sweep.params.algorithm.lr=1e-3,1e-4", "+sweep.params.seed=range(3)"),
     ],
 )
 def test_a_grid_is_typed_as_for_hydra(grid, rlrun):

@@ -5,6 +5,7 @@ Overrides of the sweep itself choose all but its jobs: `launcher=slurm launcher.
 """
 
 import json
+import re
 import shutil
 import socket
 import sys
@@ -21,6 +22,7 @@ from rlrun.commands.ls import about
 from rlrun.config.build import Builder
 from rlrun.config.composition import OF_SWEEPS, describe_presets
 from rlrun.config.expansion import Job
+from rlrun.config.overrides import GRID
 from rlrun.core.errors import RunDirError
 from rlrun.runs.directory import is_run
 from rlrun.runs.files import json_text, known, read_bytes, reason, write_text
@@ -38,9 +40,10 @@ PRIMARY = "multirun"  # the config file that lists the groups of a sweep's own o
 
 
 def split_overrides(overrides: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the overrides of the jobs, and those of the sweep itself."""
+    """Return the overrides of the jobs, and those of the sweep itself; `sweep.params.KEY=A,B` is `KEY=A,B`."""
     parts: tuple[list[str], list[str]] = [], []
     for override in overrides:
+        override = re.sub(r"^\s*\+*sweep\.params\b", GRID, override)
         parts[_group(override) in OF_SWEEPS].append(override)
     return parts
 
