@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from rlrun.analysis.why import RULES, diagnose, markdown, why
-from rlrun.analysis.why.causes import override
-from rlrun.analysis.why.facts import NAMES, Facts, Point, read
+from rlrun.analysis.why.facts import Facts, Point, override, read
 from rlrun.config import Composer, compose
 from rlrun.config.interpolation import leaves, locate, plain
 from rlrun.core.errors import ConfigError, RunDirError
@@ -93,7 +92,7 @@ ENCODING = {
 }
 SURE = [0.69, 0.3, *[0.01] * (STEPS - 2)]  # entropies of a policy that was sure early
 
-FELL = [20, 100, 300, 400, 400, 90, 80, 70, 100, 400]  # evaluations: four in ten lie far below the peak
+FELL = [20, 100, 300, 400, 400, 90, 80, 70, 100, 400]  # evaluations: most of those after the peak are far below it
 DIPPED = [20, 100, 300, 400, 400, 90, 80, 390, 400, 400]
 
 
@@ -155,6 +154,10 @@ def rollout(series=None, keys=None, **options):
     return diagnose(facts(changed(ROLLOUT, keys or {}), {**BALANCES, **(series or {})}, **options))
 
 
+def normalized(series=None, keys=None, **options):
+    return rollout(series, {"agent.preprocess.observation_norm": {}, **(keys or {})}, **options)
+
+
 def encoding(series=None, keys=None, **options):
     return diagnose(facts(changed(ENCODING, keys or {}), {"vae/divergence": 2.0, **(series or {})}, **options))
 
@@ -170,6 +173,7 @@ def divided(series=None, keys=None, **options):
 COMMANDS = {
     replay: ["algorithm=sac", "env=pendulum"],
     rollout: ["algorithm=ppo", "env=cartpole"],
+    normalized: ["algorithm=ppo", "env=cartpole", "+with=observation_norm"],
     encoding: ["algorithm=vae"],
     quantized: ["algorithm=vq_vae"],
     divided: ["algorithm=monet"],
@@ -191,7 +195,7 @@ def test_a_healthy_run_is_silent(made, status):
 
 SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
     "failed run": (replay, {}, {}, "rlrun resume RUN"),
-    "warm-up longer than the run": (replay, {}, {"algorithm.warmup_steps": 9_500}, "algorithm.warmup_steps=1_000"),
+    "warm-up longer than the run": (replay, {}, {"algorithm.warmup_steps": 9_500}, "algorithm.warmup_steps=950"),
     "rollout longer than the run": (rollout, {}, {"loader.horizon": 1_250}, "stop.env_steps=1_000_000"),
     "no reward": (replay, {"batch/reward": 0.0, "episode/return": 0.0}, {}, "env.wrappers"),
     "episodes never end": (replay, {"episode/count": 0}, {}, "gymnasium.wrappers.TimeLimit"),
@@ -209,6 +213,7 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
         "memory.adaptors.reward_scale.factor=0.0001",
     ),
     "time limit reported as termination": (replay, {"episode/truncated": 0}, {}, "truncated in place of terminated"),
+    "drifted normalizer": (normalized, {"observation/size": 8}, {}, "normalizers.observation.mode=em"),
     "scale of observations": (rollout, {"observation/size": 5_000}, {}, "+with=observation_norm"),
     "gradients clipped to nothing": (rollout, {}, {"algorithm.max_grad_norm": 1e-8}, "algorithm.max_grad_norm=0.5"),
     "weight of entropy": (
@@ -216,6 +221,12 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
         {"temperature/continuous": 1e-8, "entropy/continuous": (0.6, -12)},
         {"algorithm.temperature": {"largest": 1e-8}},
         "algorithm.temperature.largest=null",
+    ),
+    "bonus of entropy too large": (
+        rollout,
+        {"entropy/discrete": 0.69},
+        {"algorithm.entropy_weight": 10.0},
+        "algorithm.entropy_weight=0.01",
     ),
     "learning rate too high": (
         replay,
@@ -227,7 +238,7 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
         rollout,
         {"update_ratio/ppo": 5e-6, "episode/return": (20, 22)},
         {"algorithm.lr": 1e-6},
-        "algorithm.lr=0.0002",
+        "algorithm.lr=0.0001",
     ),
     "actions at their bounds": (replay, {"action/saturated": (0.7, 1.0)}, {}, "bounds of the action space"),
     "dead units": (rollout, {"dead_units/ppo": (0.1, 0.99)}, {}, "algorithm.lr=0.0001"),
@@ -275,9 +286,11 @@ HEALTHY = {  # rule: metrics and keys just beside
     "replay memory too small": ({}, {"memory.length": 1_000}),
     "scale of rewards": ({"episode/return": (-14_000, -12_000), "batch/reward": -70}, {}),
     "time limit reported as termination": ({"episode/truncated": 0, "episode/length": (120, 190)}, {}),
+    "drifted normalizer": ({"observation/size": 2}, {}),
     "scale of observations": ({"observation/size": 30}, {}),
     "gradients clipped to nothing": ({"grad_norm/ppo": 60}, {"algorithm.max_grad_norm": 0.05}),
     "weight of entropy": ({"entropy/continuous": (0.6, -2.5), "temperature/continuous": 0.02}, {}),
+    "bonus of entropy too large": ({}, {"algorithm.entropy_weight": 10.0}),
     "learning rate too high": ({"update_ratio/q_loss": (0.05, 0.001)}, {"algorithm.lr": 0.003}),
     "learning rate too low": ({"update_ratio/ppo": (4e-4, 1e-6)}, {}),
     "actions at their bounds": ({"action/saturated": (0.1, 0.8)}, {}),
@@ -338,8 +351,6 @@ FIXED_LENGTH = {"episode/truncated": 0, "episode/length": 11, "episode/return": 
         (rollout, {"episode/return": (1e-8, 1e-7)}, {}, {}, "scale of rewards"),
         (replay, LARGE, {"memory.adaptors": {"return_norm": None}}, {}, "scale of rewards"),
         (rollout, {"observation/size": 1e-5}, {}, {}, "scale of observations"),
-        (rollout, {"observation/size": 8}, {"agent.preprocess.observation_norm": {}}, {}, "scale of observations"),
-        (rollout, {"entropy/discrete": 0.69}, {"algorithm.entropy_weight": 10.0}, {}, "weight of entropy"),
         (replay, {}, {"algorithm.lr": 0.1}, {}, "learning rate too high"),
         (rollout, {"policy/clipped": 0.5}, {}, {}, "policy moves too far in an update"),
         (
@@ -369,14 +380,14 @@ def test_other_signs_of_causes(made, series, keys, options, expected):
     assert causes(made(series, keys, **options))[:1] == ([expected] if expected else [])
 
 
-def test_a_run_of_an_older_version_that_always_said_0_is_not_called_healthy():
-    diagnosis = rollout({"policy/clipped": 0.0, "policy/approx_kl": 0.0})
-    assert "policy/clipped" in diagnosis.unmade["policy moves too far in an update"]
+def test_each_loss_is_compared_with_its_own_limit():
+    quiet = {"optimizer": "${optimizer}", "max_grad_norm": 1e-8}
+    (finding,) = replay({"grad_norm/quiet": 1}, {"callbacks.quiet": quiet}).findings
+    assert finding.reason.startswith("those of quiet are about 1 large")
 
 
-def test_a_target_that_moves_seldom_gets_another_period():
-    diagnosis = replay({}, {"algorithm.tau": 1.0, "algorithm.target_every": 50_000})
-    assert diagnosis.findings[0].remedy == "faster updates of it: algorithm.target_every=500"
+def test_a_callback_that_works_seldom_is_no_target_network():
+    assert causes(replay({}, {"callbacks.evaluation": {"every": 20_000}})) == []
 
 
 def test_a_loss_that_is_no_number_speaks_of_the_learning_rate():
@@ -434,9 +445,7 @@ def test_notes_of_runs_without_findings(made, series, keys, options, notes):
 
 def test_a_fall_is_told_with_its_steps():
     (finding,) = rollout({"evaluation/mean_return": FELL}).findings
-    assert finding.reason == "returns fell from 400 at step 4,000 to 80, and stayed low from step 6,000 to step 9,000"
-    (finding,) = rollout({"evaluation/mean_return": [*FELL[:8], 70, 60]}).findings
-    assert finding.reason.endswith("to 65, and stayed low from step 6,000 to the end")
+    assert finding.reason == "returns fell from 400 at step 4,000 to 100 after it"
 
 
 def test_a_word_of_a_hostile_key_is_one_word_to_a_shell():
@@ -477,15 +486,12 @@ def test_command_and_twin_name_cause_reason_and_remedy(run, rlrun):
     code, out, err = rlrun("why", "runs/sick")
     lines = out.splitlines()
     assert (code, err) == (0, "")
-    assert lines[0] == (
-        "1. learning rate too high: single updates of q_loss change up to 70 % of its weights, "
-        "at a learning rate of 0.001"
-    )
+    assert lines[0] == ("1. learning rate too high: single updates of q_loss change up to 70% of its weights")
     assert lines[1] == "   a smaller learning rate: algorithm.lr=1.0e-5"
     assert lines[2].startswith("ruled out: failed run, warm-up longer than the run, ")
     report = json.loads(rlrun("why", "runs/sick", "--json").out)
     assert report == json.loads(json.dumps(why(run.path).as_dict()))
-    assert report["findings"][0]["evidence"] == {"update_ratio": 0.7, "learning_rate": 0.001}
+    assert report["findings"][0]["evidence"] == {"update_ratio/q_loss": 0.7, "bound": 0.15}
 
 
 def test_command_says_where_time_went(run, rlrun):
@@ -501,7 +507,7 @@ def test_command_is_silent_on_a_healthy_run(run, rlrun):
     write(run, records(SWINGS))
     code, out, err = rlrun("why", "runs/sick")
     assert (code, err) == (0, "")
-    assert re.match(r"nothing stands out: 18 checks made\nreturns still rose", out)
+    assert re.match(r"nothing stands out: 20 checks made\nreturns still rose", out)
 
 
 def test_a_failed_run_says_so_and_why(run, rlrun):
@@ -531,7 +537,7 @@ def test_a_run_without_records_is_no_failure(run, rlrun):
     assert re.fullmatch(r"rlrun: .*metrics\.jsonl cannot be read: .*\n", err)
 
 
-HOSTILE = "\x1b]0;owned\x07\x1b[31mevil"
+HOSTILE = "\x1b]0;owned\x07\x1b[31mevil: {0}"
 
 
 @pytest.mark.parametrize(
@@ -568,15 +574,6 @@ def test_what_stands_in_files_steers_no_terminal(run, rlrun):
     _, out, err = rlrun("why", "runs/sick")
     assert "evil" in out
     assert not {"\x1b", "\x07"} & {*(out + err)}
-
-
-def test_huge_numbers_and_many_names_are_bounded(run):
-    lines = [{**record, **{f"x{index}_{at}": 1.0 for at in range(200)}} for index, record in enumerate(records(SWINGS))]
-    lines += [{"env_steps": 20_000, "episode/return": 1e308, "y" * 10_000: 1.0}]
-    write(run, lines)
-    run_facts = read(run)
-    assert len(run_facts.series) <= NAMES
-    assert max(point.value for point in run_facts.series["episode/return"]) < 0
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import rlrun.analysis.why.symptoms
-import rlrun.analysis.why.unused  # noqa: F401 - both append their rules behind those of `causes`, in this order
-from rlrun.analysis.why.causes import RULES, NotApplicable, ceiling, override, shown
-from rlrun.analysis.why.facts import ENOUGH, Facts, Unknown, read
+from rlrun.analysis.why.facts import ENOUGH, Facts, NotApplicable, Number, Unknown, override, read
+from rlrun.analysis.why.rules import FILL, RULES
 from rlrun.runs.directory import RunDir
 
 __all__ = ["RULES", "Diagnosis", "Finding", "diagnose", "markdown", "why"]
@@ -86,19 +84,19 @@ def diagnose(facts: Facts) -> Diagnosis:
     findings, healthy, unmade = [], [], {}
     without_env = "env" in facts.config and facts.config["env"] is None
     for rule in RULES:
-        if (rule.of_env and without_env) or (rule.reads and rule.reads not in facts.series):
+        if rule.of_env and without_env:
             continue
         try:
-            sign = rule.check(facts)
+            found = rule.check(facts)
         except NotApplicable:
             continue
         except Unknown as lack:
             unmade[rule.name] = str(lack)
             continue
-        if sign is None:
+        if found is None:
             healthy.append(rule.name)
         else:
-            findings.append(Finding(rule.name, *sign))
+            findings.append(Finding(rule.name, found.reason, found.evidence, found.remedy))
     return Diagnosis(
         run=str(facts.path),
         status=facts.status,
@@ -115,9 +113,8 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 def _notes(facts: Facts, *, healthy: bool) -> tuple[str, ...]:
     """Note that the ceiling is reached; or that no preset chose the numbers, or that returns still rose at the end."""
-    top = ceiling(facts)
-    if top is not None:
-        return (f"the ceiling is reached: {top}; more steps need not raise returns",)
+    if facts.ceiling is not None:
+        return (f"the ceiling is reached: {facts.ceiling}; more steps need not raise returns",)
     plain = "no preset chose the numbers of this run: they are defaults for any task"
     notes = [plain] if facts.preset is False else []
     values = [point.value for point in facts.returns]
@@ -128,11 +125,12 @@ def _notes(facts: Facts, *, healthy: bool) -> tuple[str, ...]:
     if after - before > RISING * (max(values) - min(values)):
         budget = facts.figure("stop.env_steps")
         more = "" if budget is None else f": rlrun resume RUN {override(budget.key, 2 * budget.value)}"
-        notes.append(f"returns still rose when the budget ended, from {shown(before)} to {shown(after)}{more}")
+        notes.append(f"returns still rose when the budget ended, from {Number(before)} to {Number(after)}{more}")
     return tuple(notes)
 
 
 def markdown() -> str:
     """Return the table of `docs/why.md`."""
-    rows = [("cause", "named where", "what helps"), ("---", "---", "---"), *(rule[:3] for rule in RULES)]
+    rows = [("cause", "named where", "what helps"), ("---", "---", "---")]
+    rows += [(rule.name, rule.conditions, FILL.sub("", rule.advice)) for rule in RULES]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -1,6 +1,9 @@
 """The config and metrics of a run. No code from its files is executed, and their content is not trusted."""
 
+import operator
 import re
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -16,12 +19,37 @@ from rlrun.runs.progress import LINE_BYTES, last_line, lines_of, number_of, reco
 
 METRIC_BYTES = 1 << 26  # of a file of metrics; the rest is not read
 ENOUGH = 6  # evaluations that make a curve
-NAMES = 500  # of metrics
-NAME_LENGTH = 200
 
 
 class Unknown(Exception):
     """A check cannot be made; the message names the missing data."""
+
+
+class NotApplicable(Exception):
+    """A check means nothing for runs of this kind."""
+
+
+class Number(float):
+    """A number that is shown with three significant digits and separated thousands."""
+
+    def __format__(self, form: str) -> str:
+        """Return the number in a form, or as it is shown."""
+        if form:
+            return format(float(self), form)
+        if self.is_integer() and abs(self) < 1e9:
+            return f"{int(self):,}"
+        return f"{float(self):,.0f}" if 1e3 <= abs(self) < 1e9 else f"{float(self):.3g}"
+
+
+def override(key: str, value: float | None) -> str:
+    """Return an override that sets a number, or null, in a form that YAML reads as such; an odd key is quoted."""
+    text = "null" if value is None else f"{value:.2g}"
+    if value is not None and value == int(value) and 1 <= abs(value) < 1e12:
+        text = f"{int(value):_}"
+    mantissa, _, exponent = text.partition("e")
+    if exponent:
+        text = f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{int(exponent)}"
+    return shlex.quote(f"{key}={text}")
 
 
 class Setting(NamedTuple):
@@ -101,17 +129,76 @@ class Facts:
             raise Unknown(name if not points else f"{least} values of {name}")
         return [point.value for point in points]
 
-    def late(self, name: str, least: int = 3) -> float:
-        """Return the median of the newer half of a metric.
+    def names(self, number: str) -> list[str]:
+        """Return what `*` stands for in `family/*` or `callbacks.*.KEY`; one empty name for a number without it."""
+        _, source = windowed(number)
+        if "*" not in source:
+            return [""] if "/" not in source or source in self.series else []
+        if source.endswith("/*"):
+            return [name.removeprefix(source[:-1]) for name in self.series if name.startswith(source[:-1])]
+        callbacks = self.config.get("callbacks")
+        return [str(name) for name in callbacks] if isinstance(callbacks, dict) else []
+
+    def measure(self, number: str) -> float | None:
+        """Return a metric's value by a window, a number of the config, or a property; None if there is none.
 
         Raises:
-            Unknown: there are fewer than `least` values.
+            Unknown: the metric has too few values.
         """
-        return median_of_newer_half(self.values(name, least))
+        window, source = windowed(number)
+        if "/" in source:
+            least, value_of = WINDOWS[window]
+            return value_of(self.values(source, least))
+        return self.number(source) if "." in source else getattr(self, source)
 
-    def under(self, family: str) -> list[str]:
-        """Return the rest of metric names after `family/`."""
-        return [name.removeprefix(f"{family}/") for name in self.series if name.startswith(f"{family}/")]
+    @property
+    def rollout_steps(self) -> float | None:
+        """The environment steps of a rollout, all environments together."""
+        horizon = self.number("loader.horizon")
+        return None if horizon is None else horizon * (self.number("num_envs") or 1.0)
+
+    @property
+    def rollout_updates(self) -> float | None:
+        """The updates of a rollout."""
+        epochs, batch = self.number("loader.epochs"), self.number("loader.minibatch")
+        steps = self.rollout_steps
+        return epochs * steps / batch if epochs is not None and batch and steps else None
+
+    @property
+    def rise(self) -> float:
+        """How much returns rose over the run, as a share of their range; 0 if they are all the same."""
+        returns = self.values("episode/return", 4)
+        return (median_of_newer_half(returns) - returns[0]) / ((max(returns) - min(returns)) or 1.0)
+
+    @property
+    def reward_size(self) -> float:
+        """The size of rewards in sampled batches."""
+        return abs(median_of_newer_half(self.values("batch/reward", 3)))
+
+    @property
+    def slowest_tau(self) -> float:
+        """The least `tau` by which a target network follows its network within the updates that were made."""
+        return 1.0 / max(self.updates, 1.0)
+
+    @property
+    def running(self) -> float:
+        """1 if the run is in progress."""
+        return float(self.status == "running")
+
+    @property
+    def normalized(self) -> float:
+        """1 if the agent normalizes observations."""
+        return float(self.setting("agent.preprocess.observation_norm") is not None)
+
+    @property
+    def stochastic(self) -> float:
+        """1 if the policy is a distribution."""
+        return float(bool(self.names("entropy/*")))
+
+    @property
+    def untuned(self) -> float:
+        """1 if no preset chose the numbers, and returns could still rise."""
+        return float(self.preset is False and self.ceiling is None)
 
     @property
     def limit(self) -> int | None:
@@ -119,9 +206,18 @@ class Facts:
         return getattr(self._spec, "max_episode_steps", None)
 
     @property
-    def threshold(self) -> float | None:
-        """The return at which the environment of the config's id counts as solved."""
-        return getattr(self._spec, "reward_threshold", None)
+    def ceiling(self) -> str | None:
+        """Why returns need not rise any further."""
+        evaluated = [self.series.get(f"evaluation/mean_{name}", []) for name in ("return", "length")]
+        if not all(evaluated):
+            return None
+        late, steps = (median(point.value for point in points[-(len(points) // 3 + 1) :]) for points in evaluated)
+        limit, threshold = (getattr(self._spec, name, None) for name in ("max_episode_steps", "reward_threshold"))
+        if late == steps == limit:
+            return f"the time limit of {Number(steps)} steps, each of which pays 1"
+        return (
+            None if threshold is None or late < threshold else f"the task counts as solved from {Number(threshold)} on"
+        )
 
     @property
     def _spec(self) -> Any:
@@ -142,6 +238,21 @@ class Facts:
 def median_of_newer_half(values: list[float]) -> float:
     """Return the median of the newer half of a metric's values, so that one bad record does not count."""
     return median(values[len(values) // 2 :])
+
+
+# How many values a metric must have, and the one that counts.
+WINDOWS: dict[str, tuple[int, Callable[[list[float]], float]]] = {
+    "": (3, median_of_newer_half),
+    "first": (1, operator.itemgetter(0)),
+    "largest": (1, max),
+    "smallest": (1, min),
+}
+
+
+def windowed(number: str) -> tuple[str, str]:
+    """Return the window and the metric of `largest:METRIC`; a metric alone has no window."""
+    window, colon, source = number.partition(":")
+    return (window, source) if colon and window in WINDOWS else ("", number)
 
 
 def read(run: RunDir) -> Facts:
@@ -195,8 +306,6 @@ def _add_record(record: dict[str, Any], facts: Facts) -> None:
         for work, share in shares.items():
             facts.spent[work] = facts.spent.get(work, 0.0) + share * elapsed
     for name, value in record.items():
-        if len(name) > NAME_LENGTH or (name not in facts.series and len(facts.series) >= NAMES):
-            continue
         number = number_of(value)
         if number is not None:
             facts.series.setdefault(name, []).append(Point(env_steps, number))

@@ -1,0 +1,138 @@
+"""The rules of `rlrun why`: those of rules.yaml, and how they are applied to a run."""
+
+import operator
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from rlrun.analysis.why import checks
+from rlrun.analysis.why.checks import Found
+from rlrun.analysis.why.facts import Facts, NotApplicable, Number, Unknown, override, windowed
+
+ALWAYS = ("observation/size", "update_ratio", "dead_units")  # metrics that every run should have
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, ">": operator.gt, "≥": operator.ge}
+CONDITION = re.compile(r"(\S+) ([<>≥]) ([\d.e-]+)(?: × (\S+))?")
+FILL = re.compile(r"(:? )\{([\w.*]+)([=×])([^}]+)\}")  # an override in advice, and what leads to it
+
+
+class Condition(NamedTuple):
+    """A number of a run that is beyond a bound, or beyond this many times another number."""
+
+    number: str
+    comparison: str
+    bound: float
+    base: str
+
+    def numbers(self, facts: Facts, name: str) -> tuple[float, float] | None:
+        """Return a run's number and its bound, or None where the run lacks them."""
+        value = facts.measure(self.number.replace("*", name))
+        base = facts.measure(self.base.replace("*", name)) if self.base else 1.0
+        return None if value is None or base is None else (value, self.bound * base)
+
+    def holds(self, facts: Facts, name: str) -> bool:
+        """Return True if a run's number is beyond the bound."""
+        numbers = self.numbers(facts, name)
+        return numbers is not None and COMPARISONS[self.comparison](*numbers)
+
+
+class Sign(NamedTuple):
+    """Conditions that hold together, and the sentence that says so."""
+
+    conditions: list[Condition]
+    reason: str
+
+    def __call__(self, facts: Facts) -> Found | None:
+        """Look for the sign; of several names the one with the most extreme number comes first.
+
+        Raises:
+            Unknown: there are too few values.
+            NotApplicable: the run has no such number.
+        """
+        first = self.conditions[0]
+        names, source = facts.names(first.number), windowed(first.number)[1]
+        found = [(*numbers, name) for name in names if (numbers := first.numbers(facts, name)) is not None]
+        if not found:
+            raise Unknown(source.removesuffix("/*")) if source.startswith(ALWAYS) else NotApplicable
+        for value, bound, name in sorted(found, reverse=first.comparison != "<"):
+            if all(condition.holds(facts, name) for condition in self.conditions):
+                evidence = {source.replace("*", name): value, "bound": bound}
+                return Found(self.reason.format(value=Number(value), name=name), evidence, name)
+        return None
+
+
+class Rule(NamedTuple):
+    """A likely cause of bad learning.
+
+    Attributes:
+        name: of the cause.
+        signs: each of which names it; the first one is a check, where there is one.
+        conditions: as the table of `docs/why.md` says them.
+        advice: what helps.
+        of_env: True if it means nothing without an environment.
+    """
+
+    name: str
+    signs: tuple[Callable[[Facts], Found | None], ...]
+    conditions: str
+    advice: str
+    of_env: bool
+
+    def check(self, facts: Facts) -> Found | None:
+        """Return what the first sign finds, with a remedy.
+
+        Raises:
+            Unknown: a sign could not be looked for, and no other one was found.
+            NotApplicable: the rule means nothing for this run.
+        """
+        errors: list[Exception] = []
+        for sign in self.signs:
+            try:
+                found = sign(facts)
+            except (NotApplicable, Unknown) as error:
+                errors.append(error)
+                continue
+            if found is not None:
+                return found._replace(remedy=found.remedy or filled(self.advice, facts, found.name))
+        lacks = [error for error in errors if isinstance(error, Unknown)]
+        if lacks or len(errors) == len(self.signs):
+            raise (lacks or errors)[0]
+        return None
+
+
+def load_rules() -> tuple[Rule, ...]:
+    """Return the rules of rules.yaml, in its order."""
+    rules = []
+    for name, row in yaml.safe_load(Path(__file__).with_name("rules.yaml").read_text(encoding="utf-8")).items():
+        signs, texts = [], []
+        if "check" in row:
+            signs.append(check := getattr(checks, row["check"]))
+            texts.append(check.__doc__.rstrip("."))
+        for text, reason in row.get("signs", {}).items():
+            parsed = CONDITION.findall(text)
+            conditions = [Condition(number, sign, float(bound), base) for number, sign, bound, base in parsed]
+            signs.append(Sign(conditions, reason))
+            texts.append(f"`{text}`")
+        rules.append(Rule(name, tuple(signs), "; ".join(texts), row["advice"], row.get("env", False)))
+    return tuple(rules)
+
+
+def filled(advice: str, facts: Facts, name: str) -> str:
+    """Return advice with overrides in place of `{KEY=VALUE}` and `{KEY×FACTOR}`, without those of absent keys."""
+
+    def put(fill: re.Match[str]) -> str:
+        lead, key, sign, text = fill.groups()
+        figure = facts.figure(key.replace("*", name))
+        if figure is None or (sign == "×" and not figure.value):
+            return ""
+        value = None if text == "null" else float(text) * (figure.value if sign == "×" else 1.0)
+        if value is not None and figure.value == int(figure.value) and abs(value) >= 1.0:
+            value = round(value)
+        return lead + override(figure.key, value)
+
+    return FILL.sub(put, advice)
+
+
+RULES = load_rules()
