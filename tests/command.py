@@ -21,7 +21,7 @@ def code_of(*arguments: str) -> int:
 def forget(known: set[str]) -> None:
     """Forget modules beside the known ones that are of no library and not of this repository."""
     libraries = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
-    for name in sorted(set(sys.modules) - known, reverse=True):  # a namespace package asks for its parent
+    for name in sorted(sys.modules.keys() - known, reverse=True):  # a namespace package asks for its parent
         namespace = getattr(sys.modules[name], "__dict__", {})  # some modules answer to any attribute
         places = [namespace.get("__file__"), *(namespace.get("__path__") or [])]
         if not all(place is None or str(place).startswith(libraries) for place in places):

@@ -50,10 +50,15 @@ pytest_make_collect_report = pytest_runtest_makereport  # of files that are skip
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage less often, and not in what stays: a tenth of all time is gone into that otherwise."""
+    """Look for garbage less often, and not in what stays: a tenth of all time is gone into that otherwise.
+
+    A failure shows messages from INFO on. The option `log_level` would set it anew for each phase of each test, and
+    python empties the caches of all loggers each time, which are thousands.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
+    logging.getLogger().setLevel(logging.INFO)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -148,7 +153,8 @@ def plain_loggers() -> None:
     for name in ("rlrun", "rlrun.output", "rlrun.commands.fork"):
         messages = logging.getLogger(name)
         messages.handlers, messages.propagate = [], True
-        messages.setLevel(logging.NOTSET)
+        if messages.level:
+            messages.setLevel(logging.NOTSET)
 
 
 @pytest.fixture
