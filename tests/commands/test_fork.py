@@ -147,6 +147,15 @@ def test_a_network_of_another_algorithm_under_its_name(dqn):
     assert here.fork.lines[0].endswith("networks.critics (networks.q there)")
 
 
+def test_moments_and_targets_of_networks_that_are_not_taken_stay_initial(dqn):
+    """The networks of another algorithm may have the same shapes."""
+    one = ("algorithm=sac", "env=cartpole", "num_envs=1", "networks.critics.members=1")
+    experiment = fork(dqn, *one)
+    moments, target = optimizer(experiment)["state"], experiment.parts["callbacks.q_target"].state_dict()["target"]
+    assert not moments
+    assert same(target, experiment.parts["networks.critics"].state_dict())
+
+
 def test_a_piece_of_a_network_under_another_name(sac):
     prior = ("networks.prior._target_=rlrun.nn.SquashedGaussian", "~networks.prior.spread")
     here = begun(
@@ -235,6 +244,7 @@ def test_a_wrong_request_is_refused_in_a_line(sac, dqn, tmp_path, overrides, mes
     [
         ("init.networks=3", r"init: 'networks': wanted a run \(RUN, RUN@STEP, RUN@best, RUN:PART\) or null, got 3"),
         ("init.networks={policy: x}", "init: 'networks': a name keeps its dots: wanted {networks.policy: RUN}"),
+        ("init.networks=", "init: 'networks': wanted a run .* or null, got ''"),
         ("init=x", "init: wanted parts with the run of each"),
         ("init.strict=maybe", "init.strict: wanted true or false, got 'maybe'"),
         ("load.weights=false", "load.weights: no such key"),

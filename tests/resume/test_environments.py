@@ -31,6 +31,7 @@ from tests.resume.environments import (
 )
 
 import rlrun
+from rlrun.commands.check import check
 from rlrun.core.errors import RequestError
 from rlrun.core.seeds import Seeds
 
@@ -156,10 +157,11 @@ def test_server_is_asked_through_one_connection_an_environment(port, tmp_path):
 
 
 @pytest.mark.parametrize("wrapper", [Forgetful, Shifted])
-def test_wrapper_that_remembers_and_offers_nothing_is_approximate(wrapper, tmp_path, caplog):
+def test_wrapper_that_remembers_and_offers_nothing_is_approximate(wrapper, tmp_path):
     *_, manifest = trained_and_resumed(Grid, tmp_path, *wrapped(wrapper))
     assert manifest["resume"] == "approximate"
-    assert f"{wrapper.__name__} remembers across episodes, and offers no state_dict: evaluations" in caplog.text
+    (line,) = [line for line in check(overrides(Grid, *wrapped(wrapper)), replay=True) if "replay" in line]
+    assert f"approximate: {wrapper.__name__} remembers across episodes, and offers no state_dict: evaluations" in line
     with pytest.raises(RequestError, match=f"{wrapper.__name__} learns from observations"):
         rlrun.export_onnx(tmp_path / "whole", output=tmp_path / "policy.onnx")
     assert "its episode went another way" in json.dumps(manifest)

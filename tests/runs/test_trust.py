@@ -208,20 +208,36 @@ def test_a_folder_is_trusted_with_all_below_it(honest, project, state, rlrun, mo
     assert rlrun("trust", "theirs").out == f"{project / 'theirs'}\n"
     assert rlrun(*words).code == 0
     assert json.loads(rlrun("trust", "beside", "--json").out) == {"folders": [str(project / "theirs")]}
-    assert rlrun("trust", "nowhere").err == "rlrun: nowhere is no folder\n"
+    for folder in ("nowhere", "", "a\nb"):
+        outcome = rlrun("trust", folder)
+        assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+        assert "is no folder that can be trusted" in outcome.err
     shutil.move(project / "theirs", project / "moved")
     refused(rlrun("eval", "moved/run", "--episodes", "1"))
 
 
-def test_a_run_trains_where_nothing_can_be_remembered(project, rlrun, monkeypatch):
+def test_a_run_trains_where_nothing_can_be_remembered(project, rlrun, monkeypatch, caplog):
     (project / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(project / "file"))
     assert rlrun("train", *HONEST, "--run-dir", "run").code == 0
+    assert "what is made here cannot be remembered" in caplog.text
     refused(rlrun(*COMMANDS["eval"]))
     assert rlrun(*COMMANDS["eval"], "--trust").code == 0
     outcome = rlrun("trust", ".")
     assert outcome.code == 2
     assert outcome.err.count("\n") == 1
+
+
+def test_who_has_no_home_is_asked(honest, project, rlrun, monkeypatch):
+    def homeless(*words, **named):
+        raise RuntimeError("could not determine the home directory")
+
+    shutil.copytree(honest, project / "run")
+    monkeypatch.setattr(trust, "user_state_path", homeless)
+    refused(rlrun(*COMMANDS["eval"]))
+    assert rlrun(*COMMANDS["eval"], "--trust").code == 0
+    outcome = rlrun("trust", ".")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
 
 
 def test_an_exported_file_is_data_and_its_environment_code(honest, project, state, rlrun):

@@ -1,6 +1,5 @@
 """`rlrun trust`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ from rlrun.runs import trust as trusted
 
 
 def trust(
-    folders: Annotated[list[Path] | None, typer.Argument(metavar="[DIR]...", help="Folders to trust.")] = None,
+    folders: Annotated[list[str] | None, typer.Argument(metavar="[DIR]...", help="Folders to trust.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Trust all runs below a folder, now and later; print the folders that are trusted."""

@@ -31,6 +31,11 @@ def replay(env: Env, *, seed: int = 0, max_steps: int = MOST) -> str:
         return f"approximate: {env.name} ({env.vectorization}) has no record of its episodes"
     if not env.seed_episodes:
         return "approximate: env.seed_episodes=false: later episodes have no seed"
+    with closing(env.copy()) as trial, restored_generators():
+        wrapper = trial.remembers() if isinstance(trial, SyncEnv) else None
+    if wrapper is not None:
+        fault = f"{wrapper} remembers across episodes, and offers no state_dict"
+        return f"approximate: {fault}: evaluations and loaded policies start without it, too"
     used, fresh = env.copy(), env.copy()
     with closing(used), closing(fresh), restored_generators():
         assert isinstance(used, SyncEnv)

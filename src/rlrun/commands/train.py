@@ -32,8 +32,7 @@ from rlrun.core.spaces import Spaces, describe_layouts
 from rlrun.core.typing import Stateful
 from rlrun.env import Env
 from rlrun.env.descriptions import describe_env, describe_spaces
-from rlrun.env.sync import SyncEnv
-from rlrun.env.wrapper_state import LIBRARIES, are_learning
+from rlrun.env.wrapper_state import are_learning
 from rlrun.loading.assembly import (
     backend_of,
     builder_of,
@@ -161,15 +160,6 @@ class Experiment:
             with restored_generators(), closing(env.copy()) as trial:  # numbers of the past are no reason to warn
                 learning = are_learning(trial, unseen)
             unseen = {name: unseen[name] for name in learning}
-        around = plain(self.config.env)
-        listed = [*(around.get("wrappers") or ()), *(around.get("around") or {}).values()]
-        own = any(isinstance(part, dict) and not str(part.get("_target_")).startswith(LIBRARIES) for part in listed)
-        if own and not unseen and env.vectorization in ("sync", "async"):
-            with restored_generators(), closing(env.copy()) as trial:
-                unkept = trial.remembers() if isinstance(trial, SyncEnv) else None
-            if unkept is not None:
-                fault = "remembers across episodes, and offers no state_dict"
-                return [f"{unkept} {fault}: evaluations and loaded policies start without it (docs/environments.md)"]
         return [
             f"{name} learns while it wraps the environment, and offers no state_dict: evaluations and loaded policies "
             f"start without what it learned; +with={way_out} does it in the run (docs/environments.md)"

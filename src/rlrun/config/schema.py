@@ -160,7 +160,7 @@ def _runs(value: Any) -> Any:
     for name, run in value.items():
         if isinstance(run, Mapping):
             raise ConfigError(f"'{name}': a name keeps its dots: wanted {{{name}.{next(iter(run), 'PART')}: RUN}}")
-        if name != "strict" and run is not None and not isinstance(run, str):
+        if name != "strict" and run is not None and not (isinstance(run, str) and run):
             raise ConfigError(f"'{name}': wanted a run (RUN, RUN@STEP, RUN@best, RUN:PART) or null, got {shown(run)}")
     return dict(value)
 

@@ -31,7 +31,7 @@ _NORMALIZERS: tuple[tuple[type[Any], str, str | None], ...] = (
     (vector.NormalizeReward, "return_rms", "accumulated_reward"),
 )
 
-LIBRARIES = ("gymnasium.", "rlrun.", "ale_py.", "minigrid.")  # of wrappers that learn nothing, but for those above
+_LIBRARIES = ("gymnasium.", "rlrun.", "ale_py.", "minigrid.")  # of wrappers that learn nothing, but for those above
 _OF_REWARDS = re.compile("rew|ret", re.IGNORECASE)
 
 Layer = Any  # a gymnasium.Env or VectorEnv
@@ -181,7 +181,7 @@ def learns_unseen(env: Layer) -> dict[str, str]:
     """
     unseen = {}
     for layer in layers_of(env):
-        if offers_state(layer) or f"{type(layer).__module__}.".startswith(LIBRARIES):
+        if offers_state(layer) or f"{type(layer).__module__}.".startswith(_LIBRARIES):
             continue
         names = [name for name, value in attributes_of(layer).items() if any(True for _ in _moments_in(value))]
         if names and not (is_freezable(layer) and not layer.update_running_mean):
@@ -216,7 +216,7 @@ def remembering(env: Layer, options: Mapping[str, Any] | None, *, rewards: bool,
     env: that nobody has stepped; options: of its resets; rewards: whether they count, too.
     """
     layers = [*layers_of(env)]
-    foreign = [layer for layer in layers[:-1] if not f"{type(layer).__module__}.".startswith(LIBRARIES)]
+    foreign = [layer for layer in layers[:-1] if not f"{type(layer).__module__}.".startswith(_LIBRARIES)]
     for layer in reversed([layer for layer in foreign if not offers_state(layer)]):
         if _differs(layer, options, steps, rewards):
             return None if _differs(layer.env, options, steps, rewards) else type(layer).__name__

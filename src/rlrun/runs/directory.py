@@ -110,7 +110,10 @@ class RunDir:
             run._found = [path for path in (run.lock, run.status) if path.exists()]  # of a job that failed to start
             names = sorted(entry.name for entry in run.path.iterdir() if entry not in run._found)
             if names or not run._take():
-                raise RunDirError(f"run directory {run.path} is not empty: it holds {_some(names or ['checkpoints'])}")
+                begun = all(name.lstrip(".").startswith(OF_A_START) for name in names)
+                way_out = "; --continue begins anew there" if begun else ""
+                held = _some(names or ["checkpoints"])
+                raise RunDirError(f"run directory {run.path} is not empty: it holds {held}{way_out}")
         return run
 
     def _make(self) -> bool:

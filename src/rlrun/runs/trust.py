@@ -4,27 +4,39 @@ A digest of each file that says what to build is remembered in the user's state 
 a run has the same digests. Each digest is an empty file by its name, so nothing is ever half-written.
 """
 
+import logging
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 from platformdirs import user_state_path
 
-from rlrun.core.errors import RequestError
+from rlrun.core.errors import RequestError, printable
 from rlrun.runs.files import place_of, read_bytes, replace
 
+_messages = logging.getLogger("rlrun")
 VARIABLE = "RLRUN_TRUST"  # further folders, separated as in PATH
 
 
 def remember(*texts: str | bytes) -> None:
     """Trust these texts from now on; where nothing can be noted, a later command asks for them."""
-    with suppress(OSError, RuntimeError):  # a run that trains does not fail by this; some users have no home
+    try:  # a run that trains does not fail by this; some users have no home
         folder = _state() / "trusted"
         folder.mkdir(parents=True, exist_ok=True)
         for text in texts:
             (folder / _digest(text)).touch()
+    except (OSError, RuntimeError) as error:
+        why = " ".join(str(error).split())
+        _warn(f"what is made here cannot be remembered ({why}): commands on it will ask for --trust or {VARIABLE}")
+
+
+@cache
+def _warn(message: str) -> None:
+    """Warn once a process."""
+    _messages.warning("%s", message)
 
 
 def require_trusted(run: str | os.PathLike[str], trust: bool = False) -> None:
@@ -62,7 +74,10 @@ def require_remembered(place: Path, texts: Iterable[str | bytes], trust: bool, w
     if trust:
         remember(*texts)
     elif not any(place.resolve().is_relative_to(folder) for folder in folders()):
-        known = _state() / "trusted"
+        try:
+            known = _state() / "trusted"
+        except RuntimeError as error:  # without a home nothing is remembered
+            raise RequestError(why) from error
         if not all(os.path.exists(known / _digest(text)) for text in texts):
             raise RequestError(why)
 
@@ -75,12 +90,13 @@ def trust(folder: Path | str) -> None:
         RlrunError: it cannot be noted.
     """
     path = Path(folder).resolve()
-    if not path.is_dir():
-        raise RequestError(f"{folder} is no folder")
+    if not str(folder) or "\n" in str(path) or not path.is_dir():
+        raise RequestError(f"'{printable(str(folder))}' is no folder that can be trusted")
     try:
         _state().mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RequestError(f"{_state()} cannot be made: {error.strerror}") from error
+    except (OSError, RuntimeError) as error:
+        why = " ".join(str(error).split())
+        raise RequestError(f"nothing can be remembered ({why}); {VARIABLE} names folders, too") from error
     replace(_state() / "folders", "".join(f"{known}\n" for known in dict.fromkeys([*_noted(), path])).encode())
 
 

@@ -79,12 +79,13 @@ class JobCommand:
         # A scheduler that starts several jobs in one process gives each its own accelerators.
         child = self._child = self.start({VISIBLE: os.environ[VISIBLE]} if VISIBLE in os.environ else None)
         with handled(lambda number, frame: self._ask(), signal.SIGTERM):
-            while (code := child.poll()) is None:
+            while True:
                 try:
-                    time.sleep(PAUSE)
-                except KeyboardInterrupt:  # by which Ray cancels
+                    while (code := child.poll()) is None:
+                        time.sleep(PAUSE)
+                    return code
+                except KeyboardInterrupt:  # by which Ray cancels, anywhere in this loop
                     self._ask()
-        return code
 
     def _ask(self) -> None:
         """Let the job save and stop; kill it where it was asked before, unless its machine is taken away."""

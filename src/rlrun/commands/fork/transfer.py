@@ -122,6 +122,9 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful]) -> Fork | None:
         if all(value is None for value in there.values()):
             left[path] = "not there"
             continue
+        if network := _untaken(part, parts, values):
+            left[path] = f"{network} has initial values"
+            continue
         whys = {name: _misfit(part, name, own[path][name], value) for name, value in there.items()}
         misfits = {_full(path, name): why for name, why in whys.items() if why}
         if strict and isinstance(part, nn.Module):
@@ -167,6 +170,19 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful]) -> Fork | None:
     for line in lines:
         _messages.info("%s", line)
     return Fork(lineage if len(lineage) > 1 else lineage[0], lines)
+
+
+def _untaken(part: Stateful, parts: Mapping[str, Stateful], values: Mapping[str, Any]) -> str | None:
+    """Return a network that a callback trains or follows, if it is not taken: then nothing of the callback is."""
+    optimizer = getattr(part, "optimizer", None)
+    trained = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else []
+    trained_ids = {id(parameter) for group in trained for parameter in group["params"]}
+    for path, network in parts.items():
+        if isinstance(network, nn.Module) and network is not part and path not in values:
+            follows = not trained and any(network is attribute for attribute in getattr(part, "__dict__", {}).values())
+            if follows or any(id(parameter) in trained_ids for parameter in network.parameters()):
+                return path
+    return None
 
 
 def _entries(part: Stateful) -> dict[str, Any]:
