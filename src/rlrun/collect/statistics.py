@@ -111,12 +111,6 @@ class Tally:
         self.total[envs] = 0.0
         self.length[envs] = 0
 
-    def agrees(self, total: Array, length: Array) -> Array:
-        """Return for each env [N] whether its open episode has these rewards and steps."""
-        equal = total == self.total
-        agreed: Array = (equal.all(-1) if self.rewards else equal) & (length == self.length)
-        return agreed
-
     @property
     def metrics(self) -> dict[str, Any]:
         metrics: dict[str, Any] = {"episode/count": self.episodes}

@@ -42,7 +42,7 @@ from rlrun.export.network import NetworkAgent, outer_of
 from rlrun.loading.policy import Frozen, Judged, Restored, frozen, has_agent, judged
 from rlrun.nn import Decoder
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import counted, finite, replace, sized, write_json
+from rlrun.runs.files import counted, finite, reason, replace, sized, write_json
 from rlrun.runs.trust import remember, require_trusted
 
 DRAWN = 72  # inputs of a network that both answer
@@ -174,7 +174,11 @@ def _place(parts: Restored, output: Path | str | None, name: str) -> Path:
     """Return the path of the file; its folder is there."""
     path = parts.directory.exports / name if output is None else Path(output).absolute()
     if output is None:
-        parts.directory.exports.mkdir(exist_ok=True)
+        try:
+            parts.directory.exports.mkdir(exist_ok=True)
+        except OSError as error:
+            place = parts.directory.exports
+            raise RequestError(f"{place} cannot be made: {reason(error)}; --output names another file") from error
     elif not path.parent.is_dir():
         raise RequestError(f"{path.parent} is no folder; make it, or name another --output")
     if path.is_dir():
