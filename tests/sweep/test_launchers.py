@@ -62,16 +62,33 @@ def test_a_job_outlives_its_scheduler_is_preempted_and_goes_on(project, rlrun, f
     assert not Path("s/launches").exists()
 
 
+SLOW = """
+import time
+from pathlib import Path
+from rlrun.env.toys import Bandit
+
+class Slow(Bandit):
+    def step(self, action):
+        self.count = getattr(self, "count", 0) + 1
+        if self.count > 150 and not Path(__file__).with_name("go").exists():  # it is not over before it is stopped
+            time.sleep(0.02)
+        return super().step(action)
+"""
+
+
 @pytest.mark.parametrize("launcher", [HERE, pytest.param(["launcher=ray"], marks=RAY)], ids=["slurm", "ray"])
-def test_jobs_are_stopped_in_order_and_another_launcher_goes_on(launcher, project, rlrun, meanwhile):
+def test_jobs_are_stopped_in_order_and_another_launcher_goes_on(launcher, project, rlrun, write, meanwhile):
+    write("slow.py", SLOW)
+
     def stop():
         until(saved)
         os.kill(os.getpid(), signal.SIGTERM)
 
     meanwhile(stop)
-    assert rlrun(*LONG, *launcher).code == 75
+    assert rlrun(*LONG, "env.target=slow.Slow", *launcher).code == 75
     until(lambda: only_run().read_status()["status"] == "stopped", 10.0)
     assert states("s") == ["pending"]
+    write("go", "")
     outcome = rlrun("resume", "s", "launcher=local")
     assert outcome.code == 0, outcome.err
     assert len(resumed()) == 1
