@@ -1,4 +1,4 @@
-"""A checkpoint with one byte wrong, or cut off anywhere, is told in one line; nothing else is raised."""
+"""A checkpoint with one byte wrong, or cut off anywhere, gives one line; nothing else is raised."""
 
 import json
 

@@ -54,6 +54,20 @@ def test_a_sweep_of_forks(rlrun, first, project):
     assert {about["parent"]["env_steps"] for about in manifests} == {21, 40}
 
 
+def test_a_sweep_whose_parents_are_not_there_does_not_begin(rlrun, first, project):
+    for varied in (("seed=0,1",), ("+sweep=optuna", "algorithm.lr=interval(1e-4,1e-3)", "evaluation.every=8")):
+        outcome = rlrun("train", "-m", *TINY, *WORDS, *varied, "init.networks=nope", "--sweep-dir", "sweep")
+        assert (outcome.code, outcome.err) == (2, f"rlrun: init.networks: {project / 'nope'} does not exist\n")
+        assert not (project / "sweep").exists()
+
+
+def test_the_parent_may_follow_from_another_key(rlrun, first, write):
+    write("conf/with/seeded.yaml", "# @package _global_\ninit: {networks: 'first@2${seed}'}\n")
+    outcome = rlrun("train", *TINY, *WORDS, "+with=seeded", "seed=1", "--dry-run")
+    assert "0000000021-0000000001 (21 env steps" in outcome.err
+    assert "no checkpoint '23'" in rlrun("train", *TINY, *WORDS, "+with=seeded", "seed=3", "--dry-run").err
+
+
 # --- a callback of the user's
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()

@@ -6,7 +6,7 @@ from rlrun.runs.manifest import has_bfloat16
 
 
 @pytest.mark.parametrize(
-    ("told", "has"),
+    ("named", "has"),
     [
         ({"avx512_bf16": True}, True),
         ({"avx512_bw": True, "avx512_bf16": False}, False),  # torch computes in bfloat16 there, by float32
@@ -15,7 +15,7 @@ from rlrun.runs.manifest import has_bfloat16
         ({"architecture": "arm64", "neon": True}, False),
     ],
 )
-def test_bfloat16_is_told_by_its_instructions(told, has, monkeypatch):
-    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: told, raising=False)
+def test_bfloat16_is_recognized_by_its_instructions(named, has, monkeypatch):
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: named, raising=False)
     assert has_bfloat16("cpu") is has
     assert has_bfloat16("mps") is False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -85,10 +85,13 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
     settings = chosen.search()
     overrides, first = gridded(overrides, config_dir)
     plan = None if settings is None else SearchPlan(overrides, settings, config_dir)
-    if plan is not None:
-        plan.check()
-    jobs = [] if plan is not None else expand(overrides, config_dir)
-    require_apart(jobs)
+    if plan is None:
+        jobs = expand(overrides, config_dir)
+        require_apart(jobs)
+        _require_parents(jobs)
+    else:
+        jobs = []
+        _require_parents(plan.check())
     if options["folder"] is None and first is not None:
         composed = [composed_of(job.composed) for job in jobs] if DIR in first.hydra else []
         folders = {folder_of(DIR, one) for one in composed or [first]}
@@ -104,6 +107,18 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
         print_json({"search": plan.describe()}) if as_json else typer.echo(plan.describe())
         print_presets(plan.preset)
     return 0
+
+
+def _require_parents(jobs: Iterable[Job]) -> None:
+    """Refuse a sweep of which a job starts from a run that does not exist, before the first job begins."""
+    from rlrun.commands.fork.parents import require_there, wanted
+    from rlrun.config.expansion import composed_of
+
+    runs = []
+    for job in jobs:
+        for key, source in wanted(composed_of(job.composed)).items():
+            runs += [] if source is None else [(key, source[0])]
+    require_there(runs)
 
 
 def resume_sweep(

@@ -101,14 +101,9 @@ def train(
     if multirun:
         single = {"run_dir": run_dir, "continue": go_on, "from": start, "expect": expect, "cfg": cfg, "info": info}
         refuse("a single run, and -m runs several; --sweep-dir names the folder of a sweep", **single)
-        where: dict[str, Any] = {
-            "folder": sweep_dir,
-            "workers": workers,
-            "limits": limits_of(**options),
-            "trust": trust,
-        }
-        overrides = [*([f"launcher={launcher}"] if launcher else []), *overrides]
-        raise typer.Exit(sweep(overrides, config_dir, dry_run=dry_run, as_json=as_json, **where))
+        where: dict[str, Any] = {"folder": sweep_dir, "workers": workers, "limits": limits_of(**options)}
+        jobs = [*([f"launcher={launcher}"] if launcher else []), *overrides]
+        raise typer.Exit(sweep(jobs, config_dir, dry_run=dry_run, as_json=as_json, trust=trust, **where))
     of_sweeps: dict[str, Any] = {"sweep_dir": sweep_dir, "workers": workers, "launcher": launcher, **options}
     refuse("a sweep of several runs: rlrun train -m …", **of_sweeps)
     if go_on and run_dir is None:
@@ -118,10 +113,7 @@ def train(
     from rlrun.commands.fork.parents import started
     from rlrun.config import compose
 
-    if start is None:
-        composed = compose(overrides, config_dir=config_dir)
-    else:
-        composed = started(overrides, start, config_dir, trust=trust)
+    composed = compose(overrides, config_dir) if start is None else started(overrides, start, config_dir, trust=trust)
     if info is not None:
         print_files(composed, info, as_json=as_json)
         return
@@ -144,7 +136,7 @@ def train(
         if go_on and run_dir is not None:
             from rlrun.commands.resume import proceed
 
-            result = proceed(composed, run_dir, digest=digest, trust=trust)
+            result = proceed(composed, run_dir, digest, trust)
         else:
             result = experiment.train(composed, run_dir=run_dir)
     except Left as error:

@@ -69,7 +69,7 @@ def resume(
         return _resume(arrival, overrides, run, trace)
 
 
-def proceed(composed: Composed, run_dir: Path, *, digest: str | None = None, trust: bool = False) -> Result:
+def proceed(composed: Composed, run_dir: Path, digest: str | None = None, trust: bool = False) -> Result:
     """Train in a folder, or resume the run of the same overrides that it holds: `rlrun train --continue`.
 
     Args:

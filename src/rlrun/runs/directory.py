@@ -112,8 +112,8 @@ class RunDir:
             if names or not run._take():
                 begun = all(name.lstrip(".").startswith(OF_A_START) for name in names)
                 way_out = "; --continue begins anew there" if begun else ""
-                held = _some(names or ["checkpoints"])
-                raise RunDirError(f"run directory {run.path} is not empty: it holds {held}{way_out}")
+                content = _some(names or ["checkpoints"])
+                raise RunDirError(f"run directory {run.path} is not empty: it holds {content}{way_out}")
         return run
 
     def _make(self) -> bool:

@@ -156,7 +156,7 @@ def open_regular(path: Path) -> int:
 
 
 def open_own(path: Path) -> int:
-    """Open a file for reading and appending, made where there is none.
+    """Open a file for reading and appending; make it if it is absent.
 
     Raises:
         RunDirError: it cannot be written.
@@ -193,7 +193,7 @@ def parse_json(data: bytes, path: Path) -> Any:
     """Return what JSON says; NaN and infinity are not JSON.
 
     Raises:
-        RunDirError: it is none.
+        RunDirError: it is no JSON.
     """
     try:
         return json.loads(data, parse_constant=_refuse)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -101,6 +101,28 @@ class Attempt:
         return last_line(self.log) or f"exit code {code}"
 
 
+class Signals:
+    """The signals on which a scheduler stops, with all its jobs."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self._passed_on = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Note a signal; one that is sent twice at a time is one, and later the end of the terminal is none."""
+        now = time.monotonic()
+        if not self.times or (number != processes.HANGUP and now - self.times[-1] > TWICE):
+            self.times.append(now)
+
+    def pass_on(self, attempts: Iterable[Attempt]) -> None:
+        """Ask jobs to stop, and pass on a second signal, which interrupts their checkpoints."""
+        for attempt in attempts:
+            attempt.stop()
+            for _ in range(max(self._passed_on, 1), len(self.times)):
+                attempt.stop(again=True)
+        self._passed_on = len(self.times)
+
+
 def schedule(
     sweep: SweepDir,
     launcher: Launcher,
@@ -129,15 +151,8 @@ def schedule(
     """
     running: dict[int, Attempt] = {}  # by slot
     later: dict[str, float] = {}  # when a job that stopped unasked may start again
-    signals: list[float] = []  # when they came
-    passed_on = failed = 0
+    signals, failed = Signals(), 0
     rest = shown = 0.0
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        """Stop on a signal, with all jobs; a second one is passed on to them, too, unless the terminal is gone."""
-        now = time.monotonic()
-        if not signals or (number != processes.HANGUP and now - signals[-1] > TWICE):
-            signals.append(now)
 
     def ready(now: float) -> list[Job]:
         """Return the jobs that may start now."""
@@ -146,7 +161,7 @@ def schedule(
         return [job for job, state, *_ in sweep.statuses() if state == "pending" and job.key not in taken]
 
     # Signals are handled between two steps of the loop. During a step a job may be started and not be listed yet.
-    with handled(hear, *processes.stops()):
+    with handled(signals, *processes.stops()):
         while True:
             now, changed = time.monotonic(), False
             pace = WATCH * max(1.0, len(running) / 100)  # a thousand jobs are looked at every ten seconds
@@ -160,19 +175,16 @@ def schedule(
                     failed, changed = failed + fails, True
             if search is not None:
                 search.look(news=changed)
-            gives_up = bool(signals) or (limits.failures is not None and failed >= limits.failures)
-            for attempt in running.values() if gives_up else ():
-                attempt.stop()
-                for _ in range(max(passed_on, 1), len(signals)):
-                    attempt.stop(again=True)
-            passed_on = len(signals)
+            gives_up = bool(signals.times) or (limits.failures is not None and failed >= limits.failures)
+            if gives_up:
+                signals.pass_on(running.values())
             if not gives_up and (changed or now >= rest):
                 free, jobs, rest = [slot for slot in range(workers) if slot not in running], ready(now), now + REST
                 while len(jobs) < len(free) and search is not None and search.offer():
                     jobs = ready(now)
                 with launcher.batch():
                     for slot, job in zip(free, jobs, strict=False):
-                        if signals:
+                        if signals.times:
                             break
                         changed, before = True, sweep.status(job).attempts
                         try:
@@ -188,7 +200,7 @@ def schedule(
                 if not running and (gives_up or (over and (search is None or search.over()))):
                     break
             time.sleep(PAUSE)
-    if signals:
+    if signals.times:
         return STOPPED
     return 1 if any(status.state == "failed" for status in statuses) else 0
 

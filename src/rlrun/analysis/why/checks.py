@@ -52,7 +52,7 @@ def no_reward(facts: Facts) -> Found | None:
     is_fork = any(isinstance(run, str) for run in (facts.config.get("init") or {}).values())
     if is_fork or len(set(returns)) > 1 or any(point.value for point in spread):
         return None
-    reason = f"every one of {Number(episodes)} episodes had a return of {Number(returns[0])}, whatever the actions"
+    reason = f"each of {Number(episodes)} episodes had a return of {Number(returns[0])}: actions make no difference"
     return Found(reason, {"episodes": episodes, "return": returns[0]})
 
 
@@ -153,7 +153,7 @@ def fallen(facts: Facts) -> Found | None:
     after, rise = smooth[peak + 1 :], smooth[peak] - min(smooth[: peak + 1])
     if len(after) < 3 or rise <= 0.25 * (max(smooth) - min(smooth)):
         return None
-    level = max(median(after), median(after[-3:]))  # a fall that is over is none
+    level = max(median(after), median(after[-3:]))  # returns may have recovered since
     if level > smooth[peak] - FALLEN * rise:
         return None
     when = f"step {Number(points[peak].env_steps)}"

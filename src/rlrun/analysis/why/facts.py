@@ -140,7 +140,7 @@ class Facts:
         return [str(name) for name in callbacks] if isinstance(callbacks, dict) else []
 
     def measure(self, number: str) -> float | None:
-        """Return a metric's value by a window, a number of the config, or a property; None if there is none.
+        """Return a metric's value by a window, a number of the config, or a property; None where the run lacks it.
 
         Raises:
             Unknown: the metric has too few values.

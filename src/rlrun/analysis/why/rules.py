@@ -26,6 +26,14 @@ class Condition(NamedTuple):
     bound: float
     base: str
 
+    @classmethod
+    def of(cls, text: str) -> "Condition":
+        """Read a condition; ValueError for anything else."""
+        if (match := CONDITION.fullmatch(text)) is None:
+            raise ValueError(f"no condition: {text}")
+        number, comparison, bound, base = match.groups(default="")
+        return cls(number, comparison, float(bound), base)
+
     def numbers(self, facts: Facts, name: str) -> tuple[float, float] | None:
         """Return a run's number and its bound, or None where the run lacks them."""
         value = facts.measure(self.number.replace("*", name))
@@ -72,6 +80,7 @@ class Rule(NamedTuple):
         conditions: as the table of `docs/why.md` says them.
         advice: what helps.
         of_env: True if it means nothing without an environment.
+        updates: that a run must have made before its signs mean something.
     """
 
     name: str
@@ -79,6 +88,7 @@ class Rule(NamedTuple):
     conditions: str
     advice: str
     of_env: bool
+    updates: int
 
     def check(self, facts: Facts) -> Found | None:
         """Return what the first sign finds, with a remedy.
@@ -88,18 +98,18 @@ class Rule(NamedTuple):
             NotApplicable: the rule means nothing for this run.
         """
         errors: list[Exception] = []
+        first: Found | None = None
         for sign in self.signs:
             try:
-                found = sign(facts)
+                first = first or sign(facts)
             except (NotApplicable, Unknown) as error:
                 errors.append(error)
-                continue
-            if found is not None:
-                return found._replace(remedy=found.remedy or filled(self.advice, facts, found.name))
         lacks = [error for error in errors if isinstance(error, Unknown)]
-        if lacks or len(errors) == len(self.signs):
+        if first is None and (lacks or len(errors) == len(self.signs)):
             raise (lacks or errors)[0]
-        return None
+        if facts.updates < self.updates:
+            raise Unknown(f"{self.updates:,} updates")
+        return first and first._replace(remedy=first.remedy or filled(self.advice, facts, first.name))
 
 
 def load_rules() -> tuple[Rule, ...]:
@@ -111,11 +121,11 @@ def load_rules() -> tuple[Rule, ...]:
             signs.append(check := getattr(checks, row["check"]))
             texts.append(check.__doc__.rstrip("."))
         for text, reason in row.get("signs", {}).items():
-            parsed = CONDITION.findall(text)
-            conditions = [Condition(number, sign, float(bound), base) for number, sign, bound, base in parsed]
-            signs.append(Sign(conditions, reason))
+            signs.append(Sign([Condition.of(part) for part in text.split(" and ")], reason))
             texts.append(f"`{text}`")
-        rules.append(Rule(name, tuple(signs), "; ".join(texts), row["advice"], row.get("env", False)))
+        after = f" after {row['updates']:,} updates" if "updates" in row else ""
+        conditions = "; ".join(texts) + after
+        rules.append(Rule(name, tuple(signs), conditions, row["advice"], row.get("env", False), row.get("updates", 0)))
     return tuple(rules)
 
 

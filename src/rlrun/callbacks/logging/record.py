@@ -1,6 +1,7 @@
 """Records of metrics, what receives them, and what services are given of a run: names and numbers."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -30,7 +31,7 @@ def position(record: Mapping[str, Any]) -> float:
     return float(record["env_steps"] + record["updates"])
 
 
-class Sink:
+class Sink(ABC):
     """Receives records: `write` and `close` are all that one needs.
 
     media: records have `Distribution`, `Image`, `Video` and `Text` as well; otherwise numbers alone.
@@ -42,9 +43,9 @@ class Sink:
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int = 0, axis: int = 0) -> None:
         """Start, or continue after so many records, the last at `axis`."""
 
+    @abstractmethod
     def write(self, record: Record) -> None:
         """Write one record."""
-        raise NotImplementedError
 
     def close(self, failed: bool = False) -> None:
         """Finish; `failed` if the run did."""
@@ -67,9 +68,9 @@ class Tracker(Sink):
         if position(record) > self.newest:
             self.log(record, axis_of(record, self.offline, self.axis))
 
+    @abstractmethod
     def log(self, record: Record, at: int) -> None:
         """Write one record at its place on the axis."""
-        raise NotImplementedError
 
 
 def kept_id(note: Path, make: Callable[[], str]) -> str:

@@ -5,14 +5,19 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from rlrun import config as configuration
 from rlrun.config import Composed
+from rlrun.config.files import one_line
 from rlrun.config.overrides import listed, parse
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.trust import require_trusted
 
 PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # text that Hydra's grammar accepts without quotes
+PART = re.compile(r"(.+):([A-Za-z_][\w.]*)")  # RUN:PART
 NAME = re.compile(r"[^:\s]+")
 
 
@@ -29,6 +34,38 @@ def find(text: str) -> tuple[RunDir, str]:
         run.checkpoint(which)
         return run, which
     return RunDir.open(path), ""
+
+
+def wanted(composed: Composed) -> dict[str, tuple[str, str] | None]:
+    """Return what `init` says: prefix of parts -> the run and the part's name there, "" for the same; None = nothing.
+
+    Raises:
+        ConfigError: an interpolation leads nowhere.
+    """
+    try:
+        init = OmegaConf.to_container(composed.config.init, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"init: {one_line(error)}") from error
+    texts = {str(key): text for key, text in dict(init).items() if key != "strict"} if isinstance(init, dict) else {}
+    return {key: None if text is None else _taken_apart(text) for key, text in texts.items()}
+
+
+def _taken_apart(text: str) -> tuple[str, str]:
+    """Return RUN and PART of `RUN:PART`; a colon may also belong to a path."""
+    named = None if Path(text).expanduser().exists() else PART.fullmatch(text)
+    return (named[1], named[2]) if named else (text, "")
+
+
+def require_there(runs: Iterable[tuple[str, str]]) -> None:
+    """Refuse, in one line, a key of `init` whose run or checkpoint does not exist.
+
+    runs: keys with their runs.
+    """
+    for key, text in dict.fromkeys(runs):
+        try:
+            find(text)
+        except RunDirError as error:
+            raise RunDirError(f"init.{key}: {error}") from error
 
 
 def started(

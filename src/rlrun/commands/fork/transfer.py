@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import logging
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,9 @@ from torch import Tensor, nn
 
 from rlrun import checkpointing as storage
 from rlrun.callbacks import Checkpointer, MemoryImport, TargetCallback
-from rlrun.commands.fork.parents import find
+from rlrun.commands.fork.parents import find, wanted
 from rlrun.config import Composed
 from rlrun.config.build import explain
-from rlrun.config.interpolation import plain
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError, did_you_mean
 from rlrun.core.typing import Stateful
 from rlrun.memory import Table
@@ -30,7 +28,6 @@ from rlrun.runs.directory import RunDir, checkpoint_name
 from rlrun.runs.files import write_text
 
 ALL = "from"  # the key of `init` for all parts; other keys are prefixes of parts, and the longest one decides
-NAMED = re.compile(r"(.+):([A-Za-z_][\w.]*)")  # RUN:PART
 SHOWN = 3  # names in a message
 
 _messages = logging.getLogger("rlrun.commands.fork")
@@ -55,7 +52,7 @@ class Source(NamedTuple):
     states: Mapping[str, Any]  # of the parts that are wanted
 
     def lookup(self, name: str) -> Any:
-        """Return the state of a part, or an entry of it, by full name; None if there is none."""
+        """Return the state of a part, or an entry of it, by full name; None where the run lacks it."""
         if name in self.states:
             return self.states[name]
         part = max((part for part in self.states if _within(name, part)), key=len, default="")
@@ -106,8 +103,7 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful]) -> Fork | None:
     Raises:
         RequestError: a run, a checkpoint or a part does not exist, or does not fit.
     """
-    init = dict(plain(composed.config)["init"])
-    strict = init.pop("strict")
+    init, strict = wanted(composed), composed.config.init.strict
     if not any(init.values()):
         return None
     own = {path: entries for path, part in parts.items() if (entries := _entries(part))}
@@ -196,7 +192,9 @@ def _entries(part: Stateful) -> dict[str, Any]:
     return {name: state[name] for name in inherited if name in state}
 
 
-def _choose(init: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Taken]]:
+def _choose(
+    init: Mapping[str, tuple[str, str] | None], own: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Taken]]:
     """Return where each entry of each part comes from; the longest prefix decides.
 
     Raises:
@@ -210,11 +208,10 @@ def _choose(init: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]]
             keys = [key for key in init if key != ALL and _within(full, key)]
             met.update(keys)
             key = max(keys, key=len, default=ALL)
-            text = init.get(key)
-            if text is None:
+            if (source := init.get(key)) is None:
                 continue
-            named = None if Path(text).expanduser().exists() else NAMED.fullmatch(text)
-            run, prefix = (named[1], named[2]) if named else (text, "" if key == ALL else key)
+            run, other = source
+            prefix = other or ("" if key == ALL else key)
             below = 0 if key == ALL else len(key)
             part = prefix + path[below:] if key == ALL or _within(path, key) else ""
             taken.setdefault(path, {})[name] = Taken(key, run, prefix, part, prefix + full[below:])
@@ -239,7 +236,7 @@ def _read(taken: Mapping[str, Mapping[str, Taken]]) -> dict[str, Source]:
     for key, (entry, *_) in by_key.items():
         if entry.run in sources:
             continue
-        names = {other.name for group in by_key.values() for other in group if other.run == entry.run}
+        names = {need.name for group in by_key.values() for need in group if need.run == entry.run}
         try:
             run, which = find(entry.run)
             places = [run.checkpoint(which)] if which else run.newest_first()

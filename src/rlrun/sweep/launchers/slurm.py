@@ -189,11 +189,11 @@ class Slurm:
         yield
         for first in range(0, len(self._batch), ARRAY):
             batch = self._batch[first : first + ARRAY]
-            self._executor.update_parameters(cpus_per_task=self.cpus or threads(one.command.job for one in batch))
+            self._executor.update_parameters(cpus_per_task=self.cpus or threads(task.command.job for task in batch))
             try:
                 # Processes of this machine ignore Ctrl-C: the scheduler stops the jobs.
                 with handled(signal.SIG_IGN, signal.SIGINT) if self.here else nullcontext():
-                    submitted = self._executor.submit_array([one.command for one in batch])
+                    submitted = self._executor.submit_array([task.command for task in batch])
             except (RuntimeError, OSError, subprocess.SubprocessError) as error:
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
                 raise RequestError(f"launcher=slurm: the jobs cannot be submitted: {lines[-1]}") from error

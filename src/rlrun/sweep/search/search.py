@@ -114,7 +114,7 @@ class Search:
             self._conclude(statuses)
 
     def offer(self) -> bool:
-        """Add the jobs of a new trial; False where there is none now."""
+        """Add the jobs of a new trial; False where no trial is due."""
         if not self._asks() or not self._is_due():
             return False
         self._begin(self.study.ask())

@@ -220,8 +220,8 @@ class SearchPlan:
         every, steps = config.evaluation.every, config.stop.env_steps or config.stop.updates
         return max(1, -(-int(steps) // int(every))) if every and steps else None
 
-    def check(self) -> None:
-        """Compose with all values that a dimension names, or with its bounds; settle on the objective.
+    def check(self) -> list[Job]:
+        """Return jobs with all values that a dimension names, or with its bounds; settle on the objective.
 
         Raises:
             ConfigError: naming the wrong key, or what prevents the search.
@@ -242,6 +242,7 @@ class SearchPlan:
         if reports and not self._base.config.evaluation.every:
             raise ConfigError(f"sweep.objective: evaluation.every=0 leaves no {reports[0]} to compare")
         self._require_objectives()
+        return [*jobs.values()]
 
     def _whole_hint(self, message: str) -> str:
         """Return the way out if an error says that a key takes whole numbers, and the search chooses any."""
