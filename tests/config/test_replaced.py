@@ -7,6 +7,7 @@ from rlrun.config import compose as compose_packaged
 from rlrun.config.interpolation import plain
 from rlrun.config.layers import OVERRIDE, Layer
 from rlrun.config.replaced import VOID, mark
+from rlrun.core.errors import ConfigError
 
 NET = {"_target_": "rlrun.nn.Critics", "hidden": [4], "members": 2}
 
@@ -64,3 +65,18 @@ def test_a_file_of_the_user_replaces_as_an_override_does(compose, write):
     node = plain(compose("algorithm=mine", "env=cartpole", check=False).config)["networks"]["q"]
     assert node["_replaces_"] == "parts.Network"
     assert "width" not in node["_optional_"]
+
+
+@pytest.mark.parametrize("typed", ["networks.q.width=3", "networks.q.deep.er=3", "networks.q.net={width: 3}"])
+def test_a_key_of_a_users_class_needs_no_plus(typed):
+    overrides = [typed, "networks.q._target_=my.Net"]  # in any order
+    node = plain(compose_packaged(["algorithm=dqn", *overrides], check=False).config)
+    key = typed.split("=")[0].split(".")[2]
+    assert key in node["networks"]["q"]
+    assert key not in node["networks"]["q"]["_optional_"]
+
+
+@pytest.mark.parametrize("typed", ["networks.q.width=3", "optimizer.width=3", "env.width=3"])
+def test_a_key_of_a_packaged_class_is_refused(typed):
+    with pytest.raises(ConfigError, match=f"{typed[:-2]}: no such key"):
+        compose_packaged(["algorithm=dqn", "env=cartpole", typed], check=False)

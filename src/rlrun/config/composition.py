@@ -142,9 +142,10 @@ class Composer:
         for override in of_resolvers:
             apply(config, override, self._groups)
         register_resolvers({**plain(config), "typed": [override.value for override in settings]})
+        replaced = [override.key.rpartition(".")[0] for override in settings if override.key.endswith("._target_")]
         for override in settings:
             if override not in of_resolvers:
-                apply(config, override, self._groups)
+                apply(config, override, self._groups, replaced)
         reading.require_own_resolvers(plain(config), plugins.resolvers())
         layers = [*selection.layers, layer_of_overrides(settings)]
         mark(config, layers, {override.group for override in chosen})

@@ -150,8 +150,10 @@ def _malformed(text: str) -> str:
     return f"a text that holds '{sign}' wants double quotes" + ("" if inside else f": {key}='\"{value}\"'")
 
 
-def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
+def apply(config: DictConfig, override: Override, groups: Sequence[str], replaced: Sequence[str] = ()) -> None:
     """Change, add or delete what an override says.
+
+    replaced: keys of parts that got another class, which may take keys that are not there.
 
     Raises: ConfigError if the key does not exist, or cannot take the value.
     """
@@ -159,7 +161,9 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None
         raise ConfigError(f"{override.key}: no such group{did_you_mean(override.group, groups)}")
     is_part = isinstance(override.value, dict) and "_target_" in override.value  # it may have keys of its own
     part = is_part and override.key not in FREE
-    is_open = part or override.key in (*FREE, "init") or any(override.key.startswith(f"{key}.") for key in OPEN)
+    is_open = (
+        part or override.key in (*FREE, "init") or any(override.key.startswith(f"{key}.") for key in (*OPEN, *replaced))
+    )
     if override.sign == "~" or not (override.sign or (is_open and not part)):
         _find(config, override, groups)
     if override.sign != "~":
