@@ -9,14 +9,14 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from rlrun import __version__
 from rlrun.cli import completion, streams
-from rlrun.core.errors import RequestError, RlrunError, did_you_mean, printable
+from rlrun.core.errors import RequestError, RlrunError, describe_error, did_you_mean, printable
 from rlrun.runs import processes
 
 INTERRUPTED = 128 + signal.SIGINT  # typer's exit code after a KeyboardInterrupt
@@ -88,16 +88,19 @@ def main() -> None:
     completion.join_words()
     try:
         _require_folder()
-        with nullcontext() if "_RLRUN_COMPLETE" in os.environ else processes.refused():  # shell completion may exit
-            result = command().main(overrides, prog_name="rlrun", standalone_mode=False)
+        result = command().main(overrides, prog_name="rlrun", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         if code == INTERRUPTED:
             code = _stopped(overrides)
         streams.flush()
     except BrokenPipeError:  # as after `| head`
         code = 1
+    except SystemExit as error:
+        if "_RLRUN_COMPLETE" in os.environ:  # shell completion may exit
+            raise
+        code = 1 if _is_unread(error) else _fail(describe_error(error), 1, debug)
     except RlrunError as error:
-        code = 1 if _is_unread(error) else _fail(str(error), error.exit_code, debug)
+        code = _fail(str(error), error.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort) as error:
         if isinstance(error.__cause__, EOFError) and not processes.received:  # typer raises Abort for it
             code = _fail("EOFError: there is no more input (--debug shows where)", 1, debug)
@@ -107,7 +110,7 @@ def main() -> None:
         if hasattr(error, "format_message"):  # a usage error of typer's: unknown option, missing value
             code = _fail(_usage(error, overrides), 2, debug)
         else:
-            code = _fail(f"{processes.describe_error(error)} (--debug shows where)", 1, debug)
+            code = _fail(f"{describe_error(error)} (--debug shows where)", 1, debug)
     streams.drop()
     sys.exit(code)
 
@@ -119,9 +122,9 @@ def _require_folder() -> None:
         raise RequestError("the folder that this command runs in was deleted; cd to another one") from error
 
 
-def _is_unread(error: RlrunError) -> bool:
+def _is_unread(error: SystemExit) -> bool:
     """Return True if the output's reader has ended, as after `| head`: typer exits then, without a message."""
-    if not isinstance(error.__cause__, SystemExit) or not isinstance(error.__cause__.__context__, BrokenPipeError):
+    if not isinstance(error.__context__, BrokenPipeError):
         return False
     pipes = select.poll()
     for stream in filter(None, (sys.__stdout__, sys.__stderr__)):

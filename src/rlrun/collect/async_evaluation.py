@@ -11,10 +11,9 @@ import torch
 from rlrun.collect.evaluate import evaluate, parallel, sampling, staged
 from rlrun.collect.links import ProcessLink
 from rlrun.collect.unroll import Failed, Give, Inbox, thaw
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, describe_error
 from rlrun.env import Env
 from rlrun.env.wrapper_state import States
-from rlrun.runs.processes import describe_error
 
 
 class EvaluationRecipe(NamedTuple):

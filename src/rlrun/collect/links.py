@@ -23,7 +23,6 @@ from typing import Any
 from rlrun.collect.unroll import Give, Inbox, Leave, UnrollRecipe, unroll
 from rlrun.core.errors import ConfigError
 from rlrun.runs import processes
-from rlrun.runs.processes import leave, refused
 
 GRACE = 3.0  # seconds that a worker has to leave
 
@@ -162,9 +161,8 @@ def serve(handle: int, parent: int) -> None:
     with suppress(OSError, EOFError):  # the parent has ended
         packed = connection.recv_bytes()
         threading.Thread(target=_listen, args=(connection, jobs, parent), daemon=True).start()
-        with refused():
-            work, recipe = pickle.loads(packed)
-            work(partial(pickle.loads, recipe), jobs, partial(_give, connection))
+        work, recipe = pickle.loads(packed)
+        work(partial(pickle.loads, recipe), jobs, partial(_give, connection))
         code = 0
     sys.stdout.flush()
     sys.stderr.flush()
@@ -184,4 +182,4 @@ def _listen(connection: Any, jobs: Inbox, parent: int) -> None:
                 jobs.put(connection.recv())
     jobs.close()
     time.sleep(GRACE)
-    leave(1)
+    os._exit(1)

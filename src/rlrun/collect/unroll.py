@@ -19,12 +19,11 @@ from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, re
 from rlrun.collect.collector import restart_by_seeds
 from rlrun.collect.executed import Executed
 from rlrun.collect.statistics import last_infos
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, describe_error
 from rlrun.core.seeds import EpisodeSeeds
 from rlrun.core.typing import Array, Stateful, Tree
 from rlrun.env import Env, Step
 from rlrun.env.wrapper_state import States
-from rlrun.runs.processes import describe_error
 
 PORTION = 100  # steps after which the states of wrappers are sent, within an episode
 

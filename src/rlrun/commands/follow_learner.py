@@ -10,12 +10,11 @@ from multiprocessing.connection import Connection
 
 from rlrun import checkpointing as storage
 from rlrun.commands.train import Experiment
-from rlrun.core.errors import LearnerError
+from rlrun.core.errors import LearnerError, describe_error
 from rlrun.runs import learners, processes
 from rlrun.runs.directory import RunDir
 from rlrun.runs.heartbeat import tokens
 from rlrun.runs.learners import AFTER, READY, LearnerJob, place_of
-from rlrun.runs.processes import describe_error
 
 
 def serve(handle: int, parent: int) -> None:

@@ -26,7 +26,7 @@ from rlrun.config.build import register_resolvers
 from rlrun.config.composition import describe_presets, folder_of
 from rlrun.config.interpolation import fix_time, plain
 from rlrun.config.overrides import listed
-from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
+from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, describe_error, did_you_mean
 from rlrun.core.generators import Generators
 from rlrun.core.spaces import Spaces, describe_layouts
 from rlrun.core.typing import Stateful
@@ -47,7 +47,7 @@ from rlrun.loading.assembly import (
     stateful,
 )
 from rlrun.memory import Table
-from rlrun.runs import learners, processes
+from rlrun.runs import learners
 from rlrun.runs.code import Code
 from rlrun.runs.directory import RunDir, Status
 from rlrun.runs.files import write_json
@@ -299,17 +299,19 @@ class Experiment:
                 run_dir.echo(line, logging.WARNING)
             for path, layers in self.networks().items() if self.config.log.get("networks") else ():
                 run_dir.echo(f"{path}: {layers}")
-            with keep_fresh(run_dir), self._together(run_dir), processes.refused(), run_dir.noting_warnings():
+            with keep_fresh(run_dir), self._together(run_dir), run_dir.noting_warnings():
                 self.trainer.train(partial(self._complete_resume, resumed) if self._drawn is not None else None)
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
         except KeyboardInterrupt as error:
             status = "stopped"
             raise Left(*error.args) from error
-        except Exception as error:
-            failure = processes.describe_error(error)
+        except (Exception, SystemExit) as error:
+            failure = describe_error(error)
             with suppress(RlrunError):  # a full disk must not hide the first error
                 require_own(run_dir)
                 run_dir.note(f"failed\n{traceback.format_exc()}")
+            if isinstance(error, SystemExit):
+                raise RlrunError(failure) from error
             raise
         finally:
             summary = self.summary(status)

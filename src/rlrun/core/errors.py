@@ -19,11 +19,15 @@ Messages are one line: the place, what was wanted, what there is, and the neares
 
 import difflib
 import json
+import os
 import shlex
+import traceback
 from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+EXITS = ("<frozen _sitebuiltins>", os.path.join("wandb", "sdk", "lib", "exit_hooks.py"))  # call or replace `sys.exit`
 
 
 class RlrunError(Exception):
@@ -185,3 +189,15 @@ def require_counts(counts: Mapping[str, Any]) -> None:
 def printable(text: str) -> str:
     """Return a text without control characters: it may come from another person."""
     return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return in one line what went wrong; of `sys.exit`, which line of code called it."""
+    if isinstance(error, SystemExit):
+        frames = traceback.extract_tb(error.__traceback__)
+        caller = ([frame for frame in frames if not frame.filename.endswith(EXITS)] or frames)[-1]
+        where = f"{caller.filename}:{caller.lineno} in {caller.name}"
+        return f"{where} called sys.exit({error.code or 0}) before the work was complete"
+    notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))  # of the hook that it came out of
+    text = str(error) if isinstance(error, RlrunError) else f"{notes}{type(error).__name__}: {error}"
+    return " ".join(text.split()).removesuffix(":")

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlrun.core.errors import DataError, RlrunError
+from rlrun.core.errors import DataError, RlrunError, describe_error
 from rlrun.core.spaces import Space, Spaces, leaves, leaves_of, put_rows, take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env.outputs import Outputs, warn
@@ -26,7 +26,6 @@ from rlrun.env.stacks import observed
 from rlrun.env.sync import env_seeds
 from rlrun.env.vector import Env, Seed, Step, close_softly
 from rlrun.env.wrapper_state import FrozenWrappers, LayerStates, States, learns_unseen, load_shares, pooled_states
-from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from rlrun.core.errors import DataError
+from rlrun.core.errors import DataError, describe_error
 from rlrun.core.typing import Array
 from rlrun.env.spaces import key_of, named, parts_of
-from rlrun.runs.processes import describe_error
 
 _messages = logging.getLogger("rlrun")
 

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from rlrun.core.errors import RlrunError
+from rlrun.core.errors import RlrunError, describe_error
 from rlrun.core.spaces import Spaces, leaves_of, map_tree, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import Convert, Write, aligned, empty, rewards, row_writer
 from rlrun.env.vector import GOALS, Env, Options, Resumed, Step, close_softly, private
 from rlrun.env.wrapper_state import LayerStates, States
-from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
 
 # Steps. A replay takes as long as the episode took: seconds for control tasks, two minutes for Atari, whose longest

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import gymnasium
 import numpy as np
 
-from rlrun.core.errors import DataError, RlrunError
+from rlrun.core.errors import DataError, RlrunError, describe_error
 from rlrun.core.spaces import Spaces, put_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env.outputs import NUMBERS, Outputs, explained, warn
@@ -30,7 +30,6 @@ from rlrun.env.stacks import frames_of, observed
 from rlrun.env.vector import Seed, Step, close_softly
 from rlrun.env.wrapper_state import FrozenWrappers, States, learns_unseen, load_shares, pooled_states, remembering
 from rlrun.env.wrappers import draws_goals
-from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
 
 

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError, describe_error
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import OuterSpaces
 from rlrun.env.wrapper_state import States
-from rlrun.runs.processes import describe_error
 
 _messages = logging.getLogger("rlrun")
 Seed = int | Sequence[int | None] | None

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
-from rlrun.core.errors import DataError, RlrunError
+from rlrun.core.errors import DataError, RlrunError, describe_error
 from rlrun.core.spaces import Space, Spaces, put_rows, take_rows
 from rlrun.core.typing import Tree
 from rlrun.env.batched import BatchedEnv
@@ -28,7 +28,7 @@ from rlrun.env.stacks import observed
 from rlrun.env.vector import Options, Step, close_softly
 from rlrun.env.wrapper_state import States, learns_unseen, load_shares, pool, pooled_states, share
 from rlrun.env.wrappers import draws_goals
-from rlrun.runs.processes import describe_error, describe_exit, end_with_parent, leave, refused
+from rlrun.runs.processes import describe_exit, end_with_parent
 
 DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core dump
 POLL = 0.1  # seconds between two checks for signals
@@ -148,7 +148,7 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         finally:
             # The pipe to the main process broke: that process has ended, so an error would reach nobody.
             if self.in_worker and isinstance(sys.exc_info()[1], OSError | EOFError):
-                leave(1)
+                os._exit(1)
 
 
 def _worker(build: Build, number: int, parent: int, in_main_thread: bool) -> gymnasium.Env[Any, Any]:
@@ -175,8 +175,7 @@ def _work(index: int, build: Any, pipe: Any, parent_pipe: Any, memory: Any, erro
 
     text_errors: Any = SimpleNamespace(put=put)
     try:
-        with refused():
-            _async_worker(index, build, pipe, parent_pipe, memory, text_errors, *rest)
+        _async_worker(index, build, pipe, parent_pipe, memory, text_errors, *rest)
     except (Exception, SystemExit) as error:  # raised by the constructor, or a request to exit
         put((index, None, error, traceback.format_exc()))
         pipe.send((None, False))

@@ -18,8 +18,7 @@ from gymnasium.vector import VectorWrapper
 from gymnasium.wrappers import vector
 
 from rlrun.checkpointing import split
-from rlrun.core.errors import RlrunError
-from rlrun.runs.processes import describe_error
+from rlrun.core.errors import RlrunError, describe_error
 
 MOMENTS = ("mean", "var", "count")
 FREEZABLE = "update_running_mean"  # Gymnasium's attribute: False keeps the statistics as they are

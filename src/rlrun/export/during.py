@@ -12,7 +12,7 @@ from rlrun.callbacks.schedule import following
 from rlrun.collect.evaluate import restored_generators
 from rlrun.collect.normalized import Unwrapper
 from rlrun.collect.unroll import freeze, thaw
-from rlrun.core.errors import ConfigError, RequestError, RlrunError
+from rlrun.core.errors import ConfigError, RequestError, RlrunError, describe_error
 from rlrun.env import Env
 from rlrun.export import making
 from rlrun.export.checking import Reference, compare, edges, running
@@ -20,7 +20,6 @@ from rlrun.export.graph import Graph, Outer
 from rlrun.export.making import environment, interface
 from rlrun.runs.files import reason, replace
 from rlrun.runs.items import Item, Items
-from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Callback, Stop
 
 _messages = logging.getLogger("rlrun")

@@ -19,6 +19,8 @@ ATTEMPTS = 20  # to lock a run, of which others may be asking just now whether i
 PAUSE = 0.05  # seconds between them
 tokens: dict[Path, str] = {}  # of the runs that this process works on: what its signature in their lock says
 _held: dict[Path, tuple[int, bool]] = {}  # of the runs that it keeps others from: their lock, and if that is locked
+if hasattr(os, "register_at_fork"):  # a process that the user's code forks writes nothing to the run
+    os.register_at_fork(after_in_child=lambda: tokens.update(dict.fromkeys(tokens, "")))
 
 
 @contextmanager
