@@ -92,7 +92,7 @@ def main() -> None:
         code = result if isinstance(result, int) else 0
         if code == INTERRUPTED:
             code = _stopped(overrides)
-        streams.flush()
+        sys.stdout.flush()
     except BrokenPipeError:  # as after `| head`
         code = 1
     except SystemExit as error:
@@ -109,6 +109,8 @@ def main() -> None:
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of typer's: unknown option, missing value
             code = _fail(_usage(error, overrides), 2, debug)
+        elif isinstance(error, OSError) and error.filename in streams.OUTPUTS:  # on a full disk, say
+            code = _fail(f"{error.filename} cannot be written: {error.strerror}", 1, debug)
         else:
             code = _fail(f"{describe_error(error)} (--debug shows where)", 1, debug)
     streams.drop()

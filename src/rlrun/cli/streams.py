@@ -4,25 +4,30 @@ import errno
 import io
 import os
 import sys
-from contextlib import suppress
 from typing import Any
 
-from rlrun.core.errors import RlrunError
-from rlrun.runs.files import reason
-
+OUTPUTS = ("standard output", "standard error")  # as the files of errors
 NAMES = ("stdin", "stdout", "stderr")  # by number
 
 
-class Terminal(io.FileIO):
-    """A terminal's file. When the terminal is gone, what is written to it is lost, and the run continues."""
+class Output(io.FileIO):
+    """The file behind standard output or standard error.
+
+    What is written to a terminal that is gone is lost, and the run continues.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, "w", closefd=False)
+        self.is_terminal = self.isatty()  # which one that is gone no longer says
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return len(data)
+            if error.errno == errno.EIO and self.is_terminal:
+                return len(data)
+            error.filename = OUTPUTS[self.fileno() - 1]
+            raise
 
 
 def prepare() -> None:
@@ -40,29 +45,10 @@ def prepare() -> None:
             mode, coding = "w" if number else "r", "utf-8"
             setattr(sys, name, open(number, mode, encoding=coding, closefd=False))  # noqa: SIM115
         elif number and isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
-            if stream.isatty():
-                raw = io.BufferedWriter(Terminal(number, "w", closefd=False))
-                stream = io.TextIOWrapper(raw, encoding=stream.encoding, line_buffering=True)
-                setattr(sys, name, stream)
-            stream.reconfigure(errors="backslashreplace")
-
-
-def flush() -> None:
-    """Write what is still buffered.
-
-    Raises:
-        BrokenPipeError: nobody reads standard output any more.
-        RlrunError: standard output takes no more, as on a full disk.
-    """
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise RlrunError(f"standard output cannot be written: {reason(error)}") from error
-    finally:
-        with suppress(OSError):
-            sys.stderr.flush()
+            raw = io.BufferedWriter(Output(number))
+            at_once = stream.line_buffering
+            stream = io.TextIOWrapper(raw, stream.encoding, "backslashreplace", line_buffering=at_once)
+            setattr(sys, name, stream)
 
 
 def drop() -> None:
