@@ -1,15 +1,20 @@
 """While networks learn, their hidden products may be in bfloat16; what they say, and all that acts, is float32."""
 
 import threading
+from functools import wraps
 
 import pytest
 import torch
+from gymnasium.envs.classic_control import PendulumEnv
 
+import rlrun
+from rlrun.algorithms.sac import TemperatureLoss
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Discrete, Spaces
 from rlrun.nn import MLP, ActorCritic, Core, Critics, ImageEncoder, ImplicitCritics, MixedPrecision, SquashedGaussian
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.mlp import dense
+from rlrun.nn.precision import onednn_pays
 
 from .spaces_for_tests import VECTOR, box, draw, image
 
@@ -179,3 +184,96 @@ def test_unsupported_machine_is_refused(monkeypatch):
     MixedPrecision("medium", "cpu")
     with pytest.raises(ConfigError, match=r"precision=bf16: cpu .* no bfloat16 instructions .* precision=highest"):
         bf16()
+
+
+class TestOneDnn:
+    """Wide networks learn by the products of oneDNN on processors that gain by it; the process's own are as before."""
+
+    @pytest.fixture(autouse=True)
+    def processor(self, monkeypatch):
+        monkeypatch.setattr("rlrun.nn.precision.onednn_pays", lambda: True)
+
+    def inside(self, around):
+        with around:
+            used = torch.get_float32_matmul_precision()
+        assert torch.get_float32_matmul_precision() == "highest"
+        return used
+
+    @pytest.mark.parametrize(
+        ("networks", "used"),
+        [
+            ([MLP(3, 4, hidden=(WIDE, WIDE))], "medium"),
+            ([MLP(3, 4, hidden=(64, 64)), Ensemble(3, 4, hidden=(WIDE, WIDE), members=2)], "medium"),
+            ([MLP(WIDE * 2, 4, hidden=(64, 64))], "medium"),
+            ([MLP(3, 4, hidden=(128, 84))], "highest"),
+            ([torch.nn.LazyLinear(3)], "highest"),
+            ([], "highest"),
+        ],
+    )
+    def test_only_for_wide_networks(self, networks, used):
+        around = MixedPrecision("highest", "cpu")
+        around.look_at(networks)
+        assert self.inside(around) == used
+
+    @pytest.mark.parametrize(("precision", "device"), [("high", "cpu"), ("bf16", "cpu"), ("highest", "cuda")])
+    def test_only_where_float32_was_chosen_on_a_cpu(self, precision, device):
+        around = MixedPrecision(precision, device)
+        around.look_at([MLP(3, 4, hidden=(WIDE, WIDE))])
+        assert self.inside(around) == "highest"
+
+    @pytest.mark.parametrize("kind", [MLP, Ensemble])
+    def test_last_layers_stay_with_mkl_forward_and_backward(self, kind):
+        network, values, seen = kind(8, 2, hidden=(WIDE, WIDE)), torch.randn(128, 8), {}
+        plain = torch.autograd.grad(network(values).sum(), [*network.parameters()])
+        for name, weight in network.named_parameters():
+            weight.register_hook(lambda _, name=name: seen.update({name: torch.get_float32_matmul_precision()}))
+        around = MixedPrecision("highest", "cpu")
+        around.look_at([network])
+        with around:
+            network(values).sum().backward()
+        for gradient, weight in zip(plain, network.parameters(), strict=True):
+            torch.testing.assert_close(weight.grad, gradient, rtol=1e-4, atol=1e-4)
+        used = [seen[name] for name, _ in network.named_parameters() if name.endswith("weight")]
+        assert used == ["medium", "medium", "highest"]
+
+    def test_an_update_has_them_and_a_step_of_the_environment_has_not(self, tmp_path, monkeypatch):
+        seen = {"loss": set(), "step": set()}
+
+        def noting(name, function):
+            @wraps(function)
+            def noted(*args, **named):
+                seen[name].add(torch.get_float32_matmul_precision())
+                return function(*args, **named)
+
+            return noted
+
+        monkeypatch.setattr(TemperatureLoss, "loss", noting("loss", TemperatureLoss.loss))
+        monkeypatch.setattr(PendulumEnv, "step", noting("step", PendulumEnv.step))
+        short = ("algorithm.hidden=[256,256]", "algorithm.warmup_steps=8", "stop.updates=2", "logger=[]")
+        rlrun.train(["algorithm=sac", "env=pendulum", "preset=null", *short], run_dir=tmp_path / "run")
+        assert seen == {"loss": {"medium"}, "step": {"highest"}}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "pays"),
+    [("AuthenticAMD", "25", False), ("GenuineIntel", "26", False), (None, None, False), ("AuthenticAMD", "x", False)],
+)
+def test_onednn_does_not_pay_on_other_processors(vendor, family, pays, monkeypatch):
+    monkeypatch.setattr("rlrun.nn.precision.cpu_facts", lambda name: {"vendor_id": vendor, "cpu family": family}[name])
+    assert onednn_pays.__wrapped__() is pays
+
+
+def test_onednn_pays_on_zen_5_only_while_it_is_as_exact(monkeypatch):
+    monkeypatch.setattr("rlrun.nn.precision.cpu_facts", {"vendor_id": "AuthenticAMD", "cpu family": "26"}.get)
+    exact = onednn_pays.__wrapped__()
+    product = torch.Tensor.__matmul__
+
+    def rounded(a, b):
+        short = torch.get_float32_matmul_precision() == "medium" and a.dtype == torch.float32
+        return product(a.bfloat16(), b.bfloat16()).float() if short else product(a, b)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", rounded)
+    assert not onednn_pays.__wrapped__()
+    assert torch.get_float32_matmul_precision() == "highest"
+    if not torch.cpu._is_amx_tile_supported():
+        assert exact

@@ -47,6 +47,7 @@ from rlrun.loading.assembly import (
     stateful,
 )
 from rlrun.memory import Table
+from rlrun.nn import MixedPrecision
 from rlrun.runs import learners
 from rlrun.runs.code import Code
 from rlrun.runs.directory import RunDir, Status
@@ -109,6 +110,8 @@ class Experiment:
             require_actions(agent, collector.env.spaces, place)  # the error names the network
         require_shareable(self.config, self.trainer, self.builder.built)
         self.builder.get("seeds").apply_own()
+        if isinstance(self.trainer.around, MixedPrecision):
+            self.trainer.around.look_at(self.builder.built.values())
         self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
         self.code = Code(self.config.log.get("code"), composed.project)
         self.fork: Fork | None = None

@@ -107,7 +107,7 @@ class Dense(nn.Sequential):
             for layer in layers:
                 below = layer(below)
         below = below.to(value.dtype)
-        return below if last is None else last(below)  # type: ignore[no-any-return]
+        return below if last is None else precision.at_last(lambda values: [last(values[0])], [below])[0]
 
 
 def _widest(layers: Sequence[nn.Module]) -> int:

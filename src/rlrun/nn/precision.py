@@ -1,23 +1,28 @@
-"""Products of networks in bfloat16 while they learn."""
+"""Products of networks while they learn: in bfloat16, or in float32 by the faster of two libraries."""
 
 import threading
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from rlrun.core.errors import ConfigError
-from rlrun.runs.manifest import has_bfloat16
+from rlrun.runs.manifest import cpu_facts, has_bfloat16
 
-# Multiplications a row in the widest hidden layer from which bfloat16 takes less time. Not of the batch: the same rows
-# shall have the same numbers wherever they are learned from.
+# Multiplications a row in the widest hidden layer from which bfloat16 or oneDNN takes less time. Not of the batch: the
+# same rows shall have the same numbers wherever they are learned from.
 LARGE = 256 * 128
+ZEN_5 = 26  # family of AMD's first processors with full 512-bit units, of which MKL uses half
 
 
 class _Now:
     """What networks of one thread learn in; a module's own state, for a compiled loss looks whether it is as it was."""
 
     kind: torch.dtype | None = None
+    onednn = False
     thread: int | None = None
 
 
@@ -33,6 +38,8 @@ class MixedPrecision:
     computes as ever, and so do distributions, losses and targets. Networks whose hidden layers are all narrower than
     256 x 128 stay float32, for they would take longer.
 
+    With highest, float32 products of wide networks are those of oneDNN, where `onednn_pays` (see `look_at`).
+
     Acting stands outside of it, so evaluation and exports are float32: one row takes twice to three times as long in
     bfloat16.
 
@@ -46,26 +53,85 @@ class MixedPrecision:
 
     def __init__(self, precision: str, device: str) -> None:
         self.kind = torch.bfloat16 if precision == "bf16" else None
-        self._before: list[tuple[torch.dtype | None, int | None]] = []  # of each time that it was entered
+        self.by_onednn = False
+        self._may_gain = precision == "highest" and device == "cpu"
+        self._before: list[tuple[torch.dtype | None, bool, int | None]] = []  # of each time that it was entered
         if self.kind is not None and not has_bfloat16(device):
             raise ConfigError(
                 f"precision=bf16: {device} of this machine has no bfloat16 instructions and would be slower with it; "
                 "precision=highest, high and medium are for every machine"
             )
 
+    def look_at(self, parts: Iterable[object]) -> None:
+        """Multiply by oneDNN from now on if a network among the parts is wide and the processor gains by it."""
+        parameters = (parameter for part in parts if isinstance(part, nn.Module) for parameter in part.parameters())
+        matrices = (weight.shape[-2:] for weight in parameters if not is_lazy(weight) and weight.dim() > 1)
+        self.by_onednn = self._may_gain and any(a * b >= LARGE for a, b in matrices) and onednn_pays()
+
     def __enter__(self) -> None:
-        if self.kind is not None:
-            self._before.append((_now.kind, _now.thread))
-            _now.kind, _now.thread = self.kind, threading.get_ident()
+        if self.kind is not None or self.by_onednn:
+            self._before.append((_now.kind, _now.onednn, _now.thread))
+            _now.kind, _now.onednn, _now.thread = self.kind, self.by_onednn, threading.get_ident()
+        if self.by_onednn:
+            _by_onednn()
 
     def __exit__(self, *error: object) -> None:
-        if self.kind is not None:
-            _now.kind, _now.thread = self._before.pop()
+        if self.by_onednn:
+            _by_mkl()
+        if self.kind is not None or self.by_onednn:
+            _now.kind, _now.onednn, _now.thread = self._before.pop()
+
+
+def _by_onednn(_: object = None) -> None:
+    torch.set_float32_matmul_precision("medium")
+
+
+def _by_mkl(_: object = None) -> None:
+    torch.set_float32_matmul_precision("highest")
+
+
+@cache
+def onednn_pays() -> bool:
+    """Return True on an AMD processor from Zen 5 on, where oneDNN takes half of MKL's time, and is as exact.
+
+    torch multiplies by MKL on a CPU, and lets oneDNN do it with "medium". Both are float32 there. On processors with
+    AMX, and maybe in other versions of torch, oneDNN would round to bfloat16: so the error of one product is compared.
+    """
+    family = cpu_facts("cpu family") or ""
+    if cpu_facts("vendor_id") != "AuthenticAMD" or not family.isdecimal() or int(family) < ZEN_5:
+        return False
+    numbers = torch.arange(256.0 * 256.0, device="cpu").sin().view(256, 256)
+    exact = numbers.double() @ numbers.double()
+    before, errors = torch.get_float32_matmul_precision(), []
+    try:
+        for precision in ("highest", "medium"):
+            torch.set_float32_matmul_precision(precision)
+            errors.append(float((numbers @ numbers - exact).abs().max()))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return errors[1] <= 8.0 * errors[0]
 
 
 def is_mixed() -> bool:
-    """Return True inside of a `MixedPrecision` with bf16."""
-    return _now.kind is not None
+    """Return True inside of a `MixedPrecision` in which hidden layers compute otherwise than the last one."""
+    return _now.kind is not None or _now.onednn
+
+
+def at_last(layer: Callable[[Sequence[Tensor]], Sequence[Tensor]], values: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return a last layer's outputs, multiplied by MKL: for a few outputs, oneDNN takes three times as long.
+
+    By hooks, its gradients are multiplied likewise, and those of the layers below by oneDNN.
+    """
+    if not _now.onednn or _now.thread != threading.get_ident():
+        return layer(values)
+    _by_mkl()
+    outputs = layer(values)
+    _by_onednn()
+    for tensors, hook in ((values, _by_onednn), (outputs, _by_mkl)):
+        for tensor in tensors:
+            if tensor.requires_grad:
+                tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+    return outputs
 
 
 def lowered(work: int) -> torch.dtype | None:

@@ -41,17 +41,17 @@ def manifest(command: Sequence[str], *, seed: int, project: Path) -> dict[str, A
 
 def cpu() -> str | None:
     """Return the processor and how many of its cores there are, as far as the system says."""
-    name = _cpu_facts("model name") or platform.processor()
+    name = cpu_facts("model name") or platform.processor()
     return f"{name}, {os.cpu_count()} cores" if name else None
 
 
 def instructions() -> str:
     """Return a digest of what the processor can do; code made for one runs on others of the same digest."""
-    facts = (platform.machine(), platform.processor(), _cpu_facts("model name"), _cpu_facts("flags", "Features"))
+    facts = (platform.machine(), platform.processor(), cpu_facts("model name"), cpu_facts("flags", "Features"))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
-def _cpu_facts(*names: str) -> str | None:
+def cpu_facts(*names: str) -> str | None:
     """Return what Linux reports of the first core by one of these names."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
