@@ -318,6 +318,8 @@ CLAIMS = {
     },
     "handcrafted-pendulum": Claim((*EXPERT, "env=pendulum"), -250.0),
     "handcrafted-cartpole": Claim((*EXPERT, "env=cartpole"), 500.0),
+    "handcrafted-road": Claim(("algorithm=handcrafted", "env=road"), 89.5),
+    "handcrafted-thrusters": Claim((*EXPERT, "env=thrusters"), -5.0),
     "bc-pendulum": Claim(
         ("algorithm=bc", "env=pendulum", "stop.updates=3_000"),
         0.05,
