@@ -161,9 +161,8 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str], replace
         raise ConfigError(f"{override.key}: no such group{did_you_mean(override.group, groups)}")
     is_part = isinstance(override.value, dict) and "_target_" in override.value  # it may have keys of its own
     part = is_part and override.key not in FREE
-    is_open = (
-        part or override.key in (*FREE, "init") or any(override.key.startswith(f"{key}.") for key in (*OPEN, *replaced))
-    )
+    above = OPEN if override.key.endswith("._target_") else (*OPEN, *replaced)
+    is_open = part or override.key in (*FREE, "init") or any(override.key.startswith(f"{key}.") for key in above)
     if override.sign == "~" or not (override.sign or (is_open and not part)):
         _find(config, override, groups)
     if override.sign != "~":
