@@ -1,30 +1,35 @@
-"""What two learners do in tests, one of them in a child of a process that has imported everything already."""
+"""What two ranks do in tests, the second one in a child of a process that has imported everything already."""
 
 import os
+import signal
+import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from tests.forked import PATHS, Started
 
+import rlrun
 from rlrun import ops
 from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
+from rlrun.callbacks import Interrupt
 from rlrun.callbacks.entropy import batch_mean
 from rlrun.compile.fused_adam import average_gradients
 from rlrun.config import compose
-from rlrun.core.errors import DataError, LearnerError
+from rlrun.core import distributed
+from rlrun.core.errors import DataError, RankError
 from rlrun.loading.assembly import builder_of
 from rlrun.memory import JointLoader
 from rlrun.nn import Normalizer
 from rlrun.nn.recurrent import with_state
 from rlrun.ops.distributions import given
-from rlrun.runs import learners
 from rlrun.training.callback import Callback
 from rlrun.training.trainer import Trainer
 
@@ -64,7 +69,7 @@ def still(kind: str, like: torch.Tensor) -> torch.Tensor:
 
 
 def batches(names: tuple[str, ...], rank: int, count: int) -> list[dict[str, torch.Tensor]]:
-    """Return this learner's rows of some batches."""
+    """Return this rank's rows of some batches."""
     generator = torch.Generator().manual_seed(7)
     result = []
     for _ in range(6):
@@ -80,7 +85,7 @@ def batches(names: tuple[str, ...], rank: int, count: int) -> list[dict[str, tor
 
 
 def windows(algorithm: str, rank: int, count: int) -> list[dict[str, Any]]:
-    """Return this learner's windows of some batches, for recurrent networks: 3 of 5 steps count, in each window."""
+    """Return this rank's windows of some batches, for recurrent networks: 3 of 5 steps count, in each window."""
     generator = torch.Generator().manual_seed(7)
     step, result = torch.arange(5).expand(16, 5), []
     for _ in range(6):
@@ -125,7 +130,7 @@ class Seen(Callback):
 
 def trained(algorithm: str) -> dict[str, torch.Tensor]:
     """Return the parameters that some updates lead to, and what else they have moved."""
-    share, names = (learners.rank(), learners.count()), PPO if algorithm == "ppo" else REPLAY
+    share, names = (distributed.rank(), distributed.world_size()), PPO if algorithm == "ppo" else REPLAY
     if algorithm in STATES:
         loader: Any = Given(WINDOWS, windows(algorithm, *share))
     else:
@@ -139,7 +144,7 @@ def trained(algorithm: str) -> dict[str, torch.Tensor]:
     callbacks = {name: builder.get(f"callbacks.{name}") for name in NAMES[algorithm]}
     if algorithm == "ppo":
         callbacks["seen"] = Seen()
-    torch.manual_seed(learners.rank())  # what is drawn from here on is each learner's own
+    torch.manual_seed(distributed.rank())  # what is drawn from here on is each rank's own
     trainer = Trainer(callbacks, loader)
     with given(still):
         trainer.train()
@@ -157,8 +162,8 @@ def trained(algorithm: str) -> dict[str, torch.Tensor]:
 
 
 def measured() -> dict[str, torch.Tensor]:
-    """Return statistics of a batch of which each learner has some rows, not all as many."""
-    rank, count = learners.rank(), learners.count()
+    """Return statistics of a batch of which each rank has some rows, not all as many."""
+    rank, count = distributed.rank(), distributed.world_size()
     rows = torch.randn(12, 2, generator=torch.Generator().manual_seed(3)) * 3.0 + 1.0
     mine = rows if count == 1 else (rows[:8], rows[8:])[rank]
     normalizer = Normalizer([2])
@@ -177,7 +182,9 @@ def measured() -> dict[str, torch.Tensor]:
         "weights": weights().detach(),
         "moments": normalizer.statistics[0].moments,
         "entropy": batch_mean(mine, torch.ones(len(mine), dtype=torch.bool)),
-        "normalized": torch.cat([torch.tensor(row) for row in zip(*learners.gathered(half.tolist()), strict=True)]),
+        "normalized": torch.cat(
+            [torch.tensor(row) for row in zip(*distributed.all_gather(half.tolist()), strict=True)]
+        ),
         "valid": ops.normalized(rows[rank::count, 1], valid[rank::count])[:1],
         "weight": large.weight.grad[:1],
         "bias": large.bias.grad[:1],
@@ -185,12 +192,12 @@ def measured() -> dict[str, torch.Tensor]:
 
 
 def differing() -> str:
-    """Return the error of learners whose networks differ."""
+    """Return the error of ranks whose networks differ."""
     module = torch.nn.Linear(2, 2)
-    torch.nn.init.constant_(module.weight, float(learners.rank()))
+    torch.nn.init.constant_(module.weight, float(distributed.rank()))
     try:
-        learners.require_same({"networks.q": module})
-    except LearnerError as error:
+        distributed.require_same({"networks.q": module})
+    except RankError as error:
         return str(error)
     return ""
 
@@ -200,77 +207,117 @@ def all_of_it() -> dict[str, Any]:
     return {**tensors, "measured": measured(), "differing": differing()}
 
 
-def second(place: str, result: str) -> None:
-    """Be the second of two learners, and store its results."""
-    learners.be(1)
-    with learners.joined(Path(place), COUNT, "gloo"):
-        tensors = all_of_it()
-        torch.save(tensors, result)
-        learners.gathered(None)
+@contextmanager
+def environment(rank: int, port: int) -> Iterator[None]:
+    """Have the variables of torchrun, by which two processes meet."""
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": COUNT, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, str(value))
+        patch.setattr(distributed, "_groups", 0)  # this process has met others before
+        yield
 
 
-def stuck(place: str) -> None:
-    """Be the second of two learners, and do nothing for long."""
-    learners.be(1)
-    with learners.joined(Path(place), COUNT, "gloo"):
-        time.sleep(8.0)
+def _serve(port: int, work: Callable[..., Any], args: Sequence[Any]) -> None:
+    os.setpgid(0, 0)
+    with environment(1, port), given(still):
+        work(*args)
 
 
-def met(folder: Path) -> int:
-    """Return how many learners have joined at a place."""
-    place = folder / "place"
-    child = Started(stuck, str(place), paths=[*sys.path, PATHS[0]])
+@contextmanager
+def beside(work: Callable[..., Any], *args: Any) -> Iterator[Started]:
+    """Be the first of two ranks, as long as a `with` block lasts, while a process is the second and calls a function.
+
+    It is forked from one that has imported everything already.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    child = Started(_serve, port, work, args, paths=[*sys.path, PATHS[0]])
     try:
-        with learners.joined(place, COUNT, "gloo"):
-            return learners.count()
+        with environment(0, port):
+            yield child
     finally:
         child.kill()
 
 
-def interrupted(folder: Path, signal_after: Callable[[], None]) -> None:
-    """Wait for a learner that is stuck, until what a signal raises ends that."""
-    place = folder / "place"
-    child = Started(stuck, str(place), paths=[*sys.path, PATHS[0]])
-    with learners.joined(place, COUNT, "gloo"):
+def train(overrides: list[str], run: Path, seen: Callable[[], None] | None = None) -> Any:
+    """Train as both ranks; `seen` is called by the second one before."""
+    with beside(_second, seen, rlrun.train, overrides, run):
+        return rlrun.train(overrides, run_dir=run)
+
+
+def resume(run: Path, overrides: list[str]) -> Any:
+    """Resume as both ranks."""
+    with beside(_second, None, rlrun.resume, run, overrides):
+        return rlrun.resume(run, overrides)
+
+
+def _second(before: Callable[[], None] | None, function: Callable[..., Any], *args: Any) -> None:
+    if before is not None:
+        before()
+    if function is rlrun.train:
+        rlrun.train(args[0], run_dir=args[1])
+    else:
+        function(*args)
+
+
+def leave_by(end: Callable[[], None]) -> None:
+    """Let this process meet its end in its 15th update."""
+    meet, calls = Interrupt.end_cycle, []
+
+    def end_cycle(self: Interrupt) -> None:
+        calls.append(1)
+        if len(calls) == 15:
+            end()
+        meet(self)
+
+    Interrupt.end_cycle = end_cycle  # type: ignore[method-assign]
+
+
+def terminated() -> None:
+    leave_by(partial(signal.raise_signal, signal.SIGTERM))
+
+
+def killed() -> None:
+    leave_by(partial(os.kill, os.getpid(), signal.SIGKILL))
+
+
+def failing() -> None:
+    def fail() -> None:
+        raise DataError("the reward of env 3 is nan")
+
+    leave_by(fail)
+
+
+def computed(result: str) -> None:
+    """Store what the second rank computes."""
+    with distributed.joined():
+        torch.save(all_of_it(), result)
+        distributed.all_gather(None)
+
+
+def stuck() -> None:
+    """Be a rank that does nothing for long."""
+    with distributed.joined():
+        time.sleep(8.0)
+
+
+def interrupted(signal_after: Callable[[], None]) -> None:
+    """Wait for a rank that is stuck, until what a signal raises ends that."""
+    with beside(stuck) as child, distributed.joined():
         signal_after()
         try:
-            learners.mean_(torch.zeros(3))
+            distributed.mean_(torch.zeros(3))
         finally:
             child.kill()
 
 
 def both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the results of two learners, of which this process is the first."""
-    place, result = folder / "place", folder / "result.pt"
-    child = Started(second, str(place), str(result), paths=[*sys.path, PATHS[0]])
-    try:
-        with learners.joined(place, COUNT, "gloo"):
+    """Return what two ranks compute."""
+    with beside(computed, str(folder / "result.pt")) as child:
+        with distributed.joined():
             tensors = all_of_it()
-            learners.gathered(None)
+            distributed.all_gather(None)
         child.wait(30)
-    finally:
-        child.kill()
-    return tensors, torch.load(result)
-
-
-def _serve(connection: Connection) -> None:
-    from rlrun.commands.follow_learner import serve
-
-    os.setpgid(0, 0)
-    with given(still):
-        serve(connection.fileno(), os.getppid())
-
-
-def fail(connection: Connection) -> None:
-    from rlrun.commands.train import Experiment
-
-    def follow(self: Experiment, run_dir: Any) -> None:
-        raise DataError("the reward of env 3 is nan")
-
-    Experiment.follow = follow  # type: ignore[method-assign]
-    _serve(connection)
-
-
-def learner(connection: Connection, work: Callable[[Connection], None] = _serve) -> Started:
-    """Start what `rlrun.runs.learners.process_group` starts in an interpreter of its own; it finds the same modules."""
-    return Started(work, connection, paths=[*sys.path, PATHS[0]])
+    return tensors, torch.load(folder / "result.pt")

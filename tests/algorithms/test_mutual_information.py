@@ -264,9 +264,9 @@ def test_only_batch_samplers_give_gradients(sampler, refused):
             assert gradient.abs().sum() > 0.0
 
 
-def test_learners_share_no_buffers(monkeypatch):
-    monkeypatch.setattr("rlrun.runs.learners._count", 2)
-    with pytest.raises(ConfigError, match="sampler buffer: its rows would differ between learners; shuffle and shift"):
+def test_ranks_share_no_buffers(monkeypatch):
+    monkeypatch.setattr("rlrun.core.distributed._world_size", 2)
+    with pytest.raises(ConfigError, match="sampler buffer: its rows would differ between ranks; shuffle and shift"):
         linear("kld", sampler="buffer").learn(**TWO)
     linear("kld", sampler="shuffle").learn(**TWO)
 

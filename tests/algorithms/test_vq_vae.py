@@ -70,7 +70,7 @@ def test_running_means_follow_their_rows():
     )
     assert network.usage.tolist() == pytest.approx([0.99 / 3 + 0.01 / 2, 0.99 / 3 + 0.01 / 2, 0.99 / 3])
     assert "codebook" not in dict(network.named_parameters())
-    assert network.one_learner
+    assert network.one_rank
 
 
 def test_dead_codes_move_to_rows():

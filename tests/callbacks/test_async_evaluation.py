@@ -16,6 +16,7 @@ from rlrun.collect import async_evaluation, links
 from rlrun.collect.unroll import Failed
 from rlrun.commands.check import check
 from rlrun.config import compose
+from rlrun.core import distributed
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.runs.directory import RunDir
 
@@ -149,11 +150,14 @@ def test_failed_worker_is_a_warning(late, monkeypatch, tmp_path, caplog):
     [
         ("evaluation.video=true", "evaluation.video films in this process"),
         ("stop.mean_return=5", "stop.mean_return: evaluation.async=true has results at no fixed update"),
-        ("learners=2", "callbacks.evaluation .Evaluator. wants one learner: evaluation.async=true"),
+        ("ranks", "callbacks.evaluation .Evaluator. wants one rank: evaluation.async=true"),
         ("+with=lagrangian_evaluated", "lagrangian: weights follow evaluations at their updates"),
     ],
 )
-def test_what_needs_results_at_once_is_refused(override, message):
+def test_what_needs_results_at_once_is_refused(override, message, monkeypatch):
+    if override == "ranks":
+        monkeypatch.setattr(distributed, "_world_size", 2)
+        override = "seed=0"
     env = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"] if "with" in override else ["env=pendulum"]
     with pytest.raises(RequestError, match=message):
         check(["algorithm=sac", *env, "num_envs=2", "evaluation.async=true", override])

@@ -111,6 +111,6 @@ def test_seeds_are_below_two_to_the_31_and_differ():
     assert len(set(seeds)) == len(seeds)
 
 
-def test_learners_share_the_seeds_of_one_run():
+def test_ranks_share_the_seeds_of_one_run():
     whole = EpisodeSeeds(7, 4).every()
     assert [*EpisodeSeeds(7, 2).every(), *EpisodeSeeds(7, 2, first_env=2).every()] == whole

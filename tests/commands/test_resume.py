@@ -14,6 +14,7 @@ from rlrun.commands.resume import newest
 from rlrun.config import compose
 from rlrun.config import load as load_config
 from rlrun.config.expansion import identity
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, Left, RunDirError
 from rlrun.loading.assembly import builder_of, shares
 from rlrun.runs import lock as locks
@@ -220,8 +221,9 @@ def test_an_extended_run_is_approximate_where_a_schedule_reads_the_budget(overri
     assert about["resume"] == ("approximate" if reasons else "exact")
 
 
-def test_learners_share_the_memory_length_that_nobody_set():
-    config = compose([*DQN, "learners=2"]).config
+def test_ranks_share_the_memory_length_that_nobody_set(monkeypatch):
+    monkeypatch.setattr(distributed, "_world_size", 2)
+    config = compose([*DQN, "num_envs=2"]).config
     assert builder_of(config, device="cpu", **shares(config)).get("memory").length == 500_000
 
 

@@ -14,7 +14,7 @@ TEMPLATE = ROOT / "src" / "rlrun" / "devtools" / "template"
 PROJECT = "walker"  # what the pages call the project that `rlrun init` makes
 KINDS = ("commands", "python", "yaml", "toml", "text", "shown")
 # What a command line begins with; an indented block that begins otherwise is of no kind.
-PROGRAMS = ("rlrun", "python", "pip", "cd", "mv", "if", "else", "diff", "ruff", "wandb")
+PROGRAMS = ("rlrun", "torchrun", "python", "pip", "cd", "mv", "if", "else", "diff", "ruff", "wandb")
 COMMENT = re.compile(r"<!-- (?P<name>[\w-]+) -->")
 FILE = re.compile(r"[\w./-]+\.(?P<kind>py|yaml|toml)")
 PARSER = MarkdownIt("commonmark").enable("table")

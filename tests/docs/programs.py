@@ -52,6 +52,11 @@ def rlrun(overrides: list[str], folder: Path) -> Answer:
     return answer
 
 
+def torchrun(overrides: list[str], folder: Path) -> Answer:
+    """Be one process alone; several: tests/runs/test_ranks.py."""
+    return rlrun(overrides[overrides.index("rlrun") + 1 :], folder)
+
+
 # --- what cannot run here
 
 
@@ -83,6 +88,7 @@ def _listing(overrides: list[str]) -> list[str]:
 
 EXCUSES = [
     Excuse(r"launcher=slurm", "wants Slurm; its jobs run locally: tests/sweep/test_launchers.py", _listed),
+    Excuse(r"launcher\.ranks", "starts torchrun, which knows no small runs: tests/sweep/test_sweeps.py", _listed),
     Excuse(r"launcher=ray", "wants Ray; jobs by it: tests/sweep/test_launchers.py", _listed),
     Excuse(r"--to wandb", "wants an account: tests/callbacks/test_sinks.py", _offline),
     Excuse(r"rlrun watch", "wants a terminal: tests/cli/test_watch.py", _listing),
@@ -159,6 +165,7 @@ def requeue(overrides: list[str], folder: Path) -> Answer:
 
 PROGRAMS = {
     "rlrun": rlrun,
+    "torchrun": torchrun,
     "python": python,
     "pip": pip,
     "wandb": elsewhere,

@@ -42,8 +42,8 @@ def test_names_and_files_exist(page):
 
 
 def test_a_wrong_name_is_found():
-    assert exists("rlrun.runs.learners.mean_")
-    assert not exists("rlrun.runs.learners.told")
+    assert exists("rlrun.core.distributed.mean_")
+    assert not exists("rlrun.core.distributed.told")
     assert not exists("rlrun.nowhere.told")
 
 

@@ -84,4 +84,3 @@ def test_objectives_have_their_names(record, name, value, tmp_path, capsys):
 def test_jobs_that_use_several_threads_are_fewer_at_a_time():
     assert threads([job("a"), job("b", "threads=4"), job("c", "threads=2")]) == 4
     assert threads([job("a")]) == 1
-    assert threads([job("a", "threads=2", "learners=3"), job("b", "threads=4")]) == 6

@@ -12,6 +12,7 @@ import pytest
 from tests.identical import compare
 
 from rlrun.config.expansion import Job
+from rlrun.core import distributed
 from rlrun.runs.directory import RunDir
 from rlrun.sweep import scheduler, sweeping
 from rlrun.sweep.directory import SweepDir
@@ -95,6 +96,20 @@ def test_a_dry_run_lists_the_jobs_and_makes_nothing(project, rlrun):
     assert done.err == "2 jobs\n"
     assert [line.split()[1] for line in done.out.splitlines()] == ["seed", "0", "1"]
     assert list(project.iterdir()) == []
+
+
+def test_torchrun_starts_the_ranks_of_a_job(project, rlrun, monkeypatch):
+    done = rlrun("train", "-m", *TINY, "num_envs=2", "seed=0", "launcher.ranks=2", "--sweep-dir", "s")
+    assert done.code == 0, (done.err, logs("s"))
+    (run,) = Path("s/jobs").iterdir()
+    assert json.loads((run / "manifest.json").read_text())["ranks"] == 2
+    assert {path.name for path in (run / "checkpoints" / "rank-1").iterdir()} < {*os.listdir(run / "checkpoints")}
+    (text,) = logs("s")
+    assert text.count("completed: ") == 1  # only the first rank prints
+
+    monkeypatch.setattr(distributed, "_world_size", 2)
+    refused = rlrun("train", "-m", *TINY, "seed=0,1")
+    assert (refused.code, refused.err.count("launcher.ranks=2")) == (2, 1)
 
 
 def test_jobs_are_what_single_runs_are_and_more_values_and_budget_are_added(project, rlrun):

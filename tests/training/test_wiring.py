@@ -4,8 +4,8 @@ import pytest
 from tests.training.batches import Served
 
 from rlrun.callbacks import Schedule
+from rlrun.core import distributed
 from rlrun.core.errors import RlrunError, WiringError
-from rlrun.runs import learners
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
 from rlrun.training.wiring import explain, plan
@@ -221,8 +221,8 @@ def test_providers_know_what_of_theirs_is_asked_for():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_all_learners_compute_what_one_that_looks_on_asks_for(rank, monkeypatch):
-    monkeypatch.setattr(learners, "_rank", rank)
+def test_all_ranks_compute_what_one_that_looks_on_asks_for(rank, monkeypatch):
+    monkeypatch.setattr(distributed, "_rank", rank)
     loss, watch = Loss(), Watch()
     schedule = plan({"target": Target(), "loss": loss, "watch": watch}, NAMES, ())
     assert loss.asked_for("log_prob")

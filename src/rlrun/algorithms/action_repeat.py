@@ -30,13 +30,13 @@ import torch
 from rlrun.collect.agents import Acting, EpsilonGreedy, PolicyAgent, RandomAgent, Response, where
 from rlrun.collect.noisy import Noisy
 from rlrun.collect.repeating import Counting
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Space, Spaces, leaves
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.env import spaces_of
 from rlrun.memory import NStep
 from rlrun.memory.samplers import Rows
-from rlrun.runs import learners
 
 OUTPUTS = ("action", "state", "lasts")
 AGENTS = {"epsilon": EpsilonGreedy, "deviation": Noisy}  # by an option that only they have
@@ -148,7 +148,7 @@ class Persistent(Counting):
             action, lasts = follow(response["action"], state, self.most)
             recurrent = {"recurrent": response["state"]} if self.recurrent else {}
         elif explore and hasattr(self.agent, "steps"):  # schedules count steps of the environment
-            self.agent.steps += len(free) * learners.count()
+            self.agent.steps += len(free) * distributed.world_size()
         return {"action": action, "state": {"action": action, "left": lasts - 1, **recurrent}, "lasts": lasts}
 
     def initial_state(self, count: int) -> Tree:

@@ -22,12 +22,12 @@ from torch.nn.functional import softplus
 from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.loss import Optimizer, learning_rates
 from rlrun.collect.statistics import Tally
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, SpaceError, require_one_of
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array
 from rlrun.nn.optimizers import load_optimizer, optimizer_state
 from rlrun.nn.parameter_groups import optimizer_of
-from rlrun.runs import learners
 from rlrun.training.callback import Callback
 
 Map = Callable[[Tensor], Tensor]
@@ -137,7 +137,7 @@ class LagrangianWeights(Callback):
         self.patterns = getattr(self.optimizer, "matches", {})
         self.thresholds = np.array([np.nan if threshold is None else float(threshold) for threshold in thresholds])
         self.paid: Tally | Evaluator = getattr(paid, "tally", paid)
-        self.shared = hasattr(paid, "tally")  # each learner has rewards of its own; evaluations are told to all
+        self.shared = hasattr(paid, "tally")  # each rank has rewards of its own; evaluations are told to all
         self.rate = rate
         self.mean = np.zeros((2, count))  # of rewards, and how much of it is data: the weight of the mean
         self._read: tuple[Array, int] = (np.zeros(count), 0)  # how much of what was paid is in the mean
@@ -157,7 +157,7 @@ class LagrangianWeights(Callback):
         total, steps = self.paid.reward_sum, self.paid.reward_steps
         if self.shared:
             summed = torch.from_numpy(total.copy())
-            steps = learners.pooled_(summed, steps)
+            steps = distributed.pooled_(summed, steps)
             total = summed.numpy()
         new = steps - self._read[1]
         if new:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from rlrun.callbacks.loss import LossCallback, LossResult
+from rlrun.core import distributed
 from rlrun.core import spaces as trees
 from rlrun.core.errors import ConfigError, SpaceError, did_you_mean, require_at_least, require_one_of
 from rlrun.core.spaces import Box, Composite, Space, leaves_of, map_tree, row_count
@@ -34,7 +35,6 @@ from rlrun.nn import EncodedMLP
 from rlrun.nn.encoders import Encoded, Recipe
 from rlrun.nn.mlp import Activation, Initializer, zeros
 from rlrun.nn.normalizer import Nonnegative
-from rlrun.runs import learners
 
 Estimator = Literal["dv", "kld", "jsd", "ml"]
 Sampler = Literal["buffer", "double_buffer", "shuffle", "shift"]
@@ -80,9 +80,9 @@ class RunningMean(Nonnegative):
         self.register_buffer("updates", torch.zeros((), dtype=torch.float64))
 
     def after(self, rows: Tensor) -> Buffers:
-        """Return the buffers with the mean of rows [B, …], those of all learners; nothing is changed."""
+        """Return the buffers with the mean of rows [B, …], of all ranks; nothing is changed."""
         newest = rows.detach().sum(0)
-        count = learners.pooled_(newest, len(rows))
+        count = distributed.pooled_(newest, len(rows))
         if count == 0:
             return {}
         if self.rate is None:
@@ -255,8 +255,8 @@ class MutualInformation(EncodedMLP):
         if self.sampler == "shuffle":
             order = torch.rand(row_count(y), device=self.average.value.device).argsort()
             return x, map_tree(lambda part: part[order], y), {}
-        if learners.count() > 1:
-            raise ConfigError(f"sampler {self.sampler}: its rows would differ between learners; shuffle and shift fit")
+        if distributed.world_size() > 1:
+            raise ConfigError(f"sampler {self.sampler}: its rows would differ between ranks; shuffle and shift fit")
         pairs, buffers = {"x": x, "y": y}, dict[str, Tensor]()
         for name in self.rings:
             if any(part.requires_grad for part in leaves_of(self._columns[name], pairs[name])):

@@ -19,10 +19,10 @@ from torch import Tensor
 from rlrun import ops
 from rlrun.callbacks.loss import LossResult, Optimizer
 from rlrun.callbacks.policy import ActorCriticLoss, require_bound
+from rlrun.core import distributed
 from rlrun.core.typing import Tree
 from rlrun.memory import RolloutLoader
 from rlrun.nn import ActorCritic
-from rlrun.runs import learners
 from rlrun.training.callback import Callback, Hook
 from rlrun.training.metrics import Metric, reduced
 
@@ -103,7 +103,7 @@ class PPOLoss(ActorCriticLoss):
         if self.asked_for("approx_kl"):
             divergence = _divergence(log_ratio.detach())
             divergence = divergence if valid is None else ops.over_valid(divergence, valid)
-            outputs["approx_kl"] = learners.mean_(divergence.mean())
+            outputs["approx_kl"] = distributed.mean_(divergence.mean())
         return loss, outputs, metrics
 
     def _distance(self, value: Tensor, before: Tensor, return_: Tensor) -> Tensor:

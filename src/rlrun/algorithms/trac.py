@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
@@ -23,7 +24,6 @@ from rlrun.nn import ActionCodec, ActionHead, Heads, SquashedGaussian
 from rlrun.nn.actions import forbidden
 from rlrun.nn.recurrent import has_state
 from rlrun.ops.distributions import GAUSSIANS, gaussian_distance
-from rlrun.runs import learners
 from rlrun.training.callback import Callback
 
 Distance = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -126,7 +126,7 @@ class TrustRegion(Callback):
         sizes = [*self.codec.sizes] if self._heads.mean is not None else []
         sizes += [*self.codec.branches] if self._heads.choices is not None else []
         total = flat.sum(0)
-        leaves = torch.split(total / learners.pooled_(total, len(flat)), sizes)
+        leaves = torch.split(total / distributed.pooled_(total, len(flat)), sizes)
         counts: list[Any] = [*sizes]
         if self._heads.choices is not None and self.codec.masked:  # of the choices that are allowed, on average
             choices = self._heads.choices if valid is None else self._heads.choices[valid]

@@ -65,7 +65,7 @@ class VQVAE(Nonnegative, Autoencoder):
             raise ConfigError(f"ema: wanted a number between 0 and 1, got {ema}")
         super().__init__(spaces, latent=latent, likelihood="gaussian", deviation=1.0, **options)
         self.codes, self.ema = codes, ema
-        self.one_learner = "" if ema is None else "codes are means of the rows of its own batches; algorithm.ema=null"
+        self.one_rank = "" if ema is None else "codes are means of the rows of its own batches; algorithm.ema=null"
         first = torch.empty(codes, latent).uniform_(-1.0 / codes, 1.0 / codes)
         self.register_buffer("usage", torch.full((codes,), 1.0 / codes))
         if ema is None:

@@ -10,8 +10,9 @@ from typing import Any
 
 from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.validation import Validation
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError
-from rlrun.runs import learners, processes
+from rlrun.runs import processes
 from rlrun.training.callback import Callback, Stop
 
 
@@ -87,7 +88,7 @@ class Budget(Callback):
         """
         if step >= self.env_steps:
             raise Stop(f"{step} of {self.env_steps} environment steps")
-        if self.seconds < float("inf") and learners.to_number(self.elapsed >= self.seconds):
+        if self.seconds < float("inf") and distributed.largest(self.elapsed >= self.seconds):
             raise Stop(f"{self.seconds} seconds")
         return int(min(wanted, self.env_steps - step))
 
@@ -122,8 +123,8 @@ class Budget(Callback):
 class Interrupt(Callback):
     """Stop in order on SIGINT, SIGTERM, SIGUSR1 and SIGHUP; a second, other signal kills the process.
 
-    A running update is finished; long work between updates (collection, evaluation) calls `check`. The first of several
-    learners handles signals, and all of them stop in `meet`.
+    A running update is finished; long work between updates (collection, evaluation) calls `check`. With several ranks a
+    signal to one of them stops all, in `meet`.
     """
 
     cycle = 1
@@ -137,8 +138,7 @@ class Interrupt(Callback):
     def restore_state(self) -> None:  # the first hook of all, as resets may take long
         if not processes.received:
             processes.restart()
-        main = threading.current_thread() is threading.main_thread()  # python allows handlers nowhere else
-        if main and learners.rank() == 0:
+        if threading.current_thread() is threading.main_thread():  # python allows handlers nowhere else
             self._previous = {number: signal.signal(number, self._handle_signal) for number in processes.stops()}
         if processes.received:
             self._receive(processes.received[-1])
@@ -156,16 +156,16 @@ class Interrupt(Callback):
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.requested = signal.Signals(number).name
-        if not self._begun:  # during preparation: there is nothing to save
+        if not self._begun and distributed.world_size() == 1:  # during preparation: there is nothing to save
             raise Interrupted(self.requested)
 
     def check(self) -> None:
-        """Raise between two environment steps, where the state is consistent; not with several learners.
+        """Raise between two environment steps, where the state is consistent; not with several ranks.
 
         Raises:
             Interrupted: a signal came.
         """
-        if learners.count() == 1:
+        if distributed.world_size() == 1:
             self.abandon()
 
     def abandon(self) -> None:
@@ -178,13 +178,14 @@ class Interrupt(Callback):
             raise Interrupted(self.requested)
 
     def meet(self) -> None:
-        """Raise in all learners at once; all of them call it.
+        """Raise in all ranks at once; all of them call it.
 
         Raises:
-            Interrupted: a signal came to the first one.
+            Interrupted: a signal came to one of them.
         """
-        number = learners.to_number(0 if self.requested is None else signal.Signals[self.requested])
-        if number:  # other learners get a later signal at the next call
+        number = distributed.largest(0 if self.requested is None else signal.Signals[self.requested])
+        if number:
+            processes.repeated(number)  # torchrun may send it to the other ranks a moment later
             self.requested = signal.Signals(number).name
             self.abandon()
 

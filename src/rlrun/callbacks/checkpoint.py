@@ -14,18 +14,17 @@ import torch
 
 from rlrun import checkpointing as storage
 from rlrun.callbacks.schedule import due_offline, following
+from rlrun.core import distributed
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError, require_counts
 from rlrun.core.typing import Stateful
 from rlrun.memory import Table
-from rlrun.runs import learners
-from rlrun.runs.directory import RunDir, checkpoint_key, checkpoint_name
+from rlrun.runs.directory import RunDir, checkpoint_key, checkpoint_name, rank_folder, rank_folders
 from rlrun.runs.files import finite, sync, write_text
 from rlrun.runs.heartbeat import require_own
-from rlrun.runs.learners import place_of, places_in
 from rlrun.training.callback import Callback, Stop
 
-AGREE = 100  # updates after which several learners ask each other whether a checkpoint is due by time
+AGREE = 100  # updates after which several ranks ask each other whether a checkpoint is due by time
 _messages = logging.getLogger("rlrun")
 
 
@@ -36,7 +35,7 @@ class Checkpointer(Callback):
     updates. Training waits only for a copy of the changes. A thread writes them; its failure ends the run at the next
     update.
 
-    Each of several learners saves its own state, the first one in the usual place, the others in folders next to it.
+    Each of several ranks saves its own state, the first one in the usual place, the others in folders next to it.
     They write synchronously, the first one last: its checkpoint exists only if all do.
 
     Args:
@@ -90,7 +89,7 @@ class Checkpointer(Callback):
         self._final = False  # True if `_wanted` was evaluated only because the run ended
         self._before: tuple[Any, ...] | None = None  # these three, before the newest was saved as the best
         self._run: RunDir | None = None
-        self._place = Path()  # of this learner's checkpoints
+        self._place = Path()  # of this rank's checkpoints
         self._parts: Mapping[str, Stateful] = {}
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
@@ -110,9 +109,9 @@ class Checkpointer(Callback):
         self._deadline = time.monotonic() + (self.seconds or math.inf)
         if run_dir is not None:
             self._run = RunDir(run_dir)
-            self._place = place_of(self._run.checkpoints, learners.rank())
+            self._place = rank_folder(self._run.checkpoints, distributed.rank())
             storage.sweep(self._place)
-            if self._saved is not None and learners.rank() == 0:
+            if self._saved is not None and distributed.rank() == 0:
                 point_back(self._run, self._saved, self._best)
 
     def _keeps(self, path: str, part: Stateful) -> bool:
@@ -125,8 +124,8 @@ class Checkpointer(Callback):
             self.wait()
         axis = update if step is None else step
         late = bool(self.seconds) and time.monotonic() >= self._deadline
-        if self.seconds and learners.count() > 1:  # they agree now and then, as it takes time
-            late = update % AGREE == 0 and bool(learners.to_number(late))
+        if self.seconds and distributed.world_size() > 1:  # they agree now and then, as it takes time
+            late = update % AGREE == 0 and bool(distributed.largest(late))
         if axis >= self._due or late or due_offline(update, self.every, self.offline):
             with self._spent.during("write"):
                 self._save(axis, update)
@@ -147,7 +146,7 @@ class Checkpointer(Callback):
             self.wait()  # `_saved` is reset if that failed
         if self._saved == self._wanted:
             self._count_best()
-            if self._run is not None and learners.rank() == 0:
+            if self._run is not None and distributed.rank() == 0:
                 point(self._run, "best", checkpoint_name(step, update))
         else:
             self.save_soon(step)
@@ -241,7 +240,7 @@ class Checkpointer(Callback):
         }
         created = datetime.now(UTC).isoformat(timespec="seconds")
         about = {"env_steps": axis, "updates": update, "evaluation": finite(self.evaluation), "created": created}
-        together = learners.count() > 1
+        together = distributed.world_size() > 1
         snapshot = storage.snapshot(states, about=about, apart=tables, copy=not last and not together)
         self._saved = self._newest
         if together:
@@ -255,17 +254,19 @@ class Checkpointer(Callback):
             self.wait()
 
     def _write_together(self, run: RunDir, snapshot: storage.Snapshot, best: bool) -> None:
-        """Write the states of all learners; the first one waits for the others.
+        """Write the states of all ranks; the first one waits for the others.
 
         Raises:
-            LearnerError: their networks have become different.
+            RankError: their networks have become different.
         """
-        learners.require_same({path: part for path, part in self._parts.items() if isinstance(part, torch.nn.Module)})
-        if learners.rank() > 0:
+        distributed.require_same(
+            {path: part for path, part in self._parts.items() if isinstance(part, torch.nn.Module)}
+        )
+        if distributed.rank() > 0:
             require_own(run)
             storage.write(self._place / checkpoint_name(*self._newest), snapshot)
-        learners.every(True)
-        if learners.rank() == 0:
+        distributed.all_true(True)
+        if distributed.rank() == 0:
             self._write(run, snapshot, self._newest, best, (*self._best, *self.awaited))
 
     def _write(
@@ -321,13 +322,13 @@ def point_back(run: RunDir, newest: tuple[int, int], best: Sequence[tuple[int, i
 
 
 def retire(run: RunDir, newest: tuple[int, int], best: Set[str], *, keep_last: int | None) -> None:
-    """Delete old checkpoints of all learners; later ones, from before a resume, stay until they are replaced."""
+    """Delete old checkpoints of all ranks; later ones, from before a resume, stay until they are replaced."""
     if keep_last is None:
         return
     past = [path for path in run.checkpoint_dirs() if checkpoint_key(path) <= newest]
     named = best | {_pointed(run, "best")}
     protected = named | {path.name for path in past[-keep_last:]}
-    for place in places_in(run.checkpoints):  # another learner may have some that the first one did not write
+    for place in rank_folders(run.checkpoints):  # another rank may have some that the first one did not write
         existing = [path for path in run.checkpoint_dirs(place) if checkpoint_key(path) <= newest]
         retired = [path for path in existing if path.name not in protected]
         for path in retired:

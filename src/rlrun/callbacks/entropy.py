@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, WiringError, did_you_mean
 from rlrun.core.schedules import Schedule, as_schedule
 from rlrun.core.spaces import Spaces
 from rlrun.memory.episodes import flat
 from rlrun.nn import ActionCodec
-from rlrun.runs import learners
 from rlrun.training.callback import Callback
 
 KINDS = ("continuous", "discrete")
@@ -313,11 +313,11 @@ def by_part(value: Any, kinds: Sequence[str], place: str) -> list[Any]:
 
 
 def batch_mean(policy_entropy: Tensor, valid: Tensor | None) -> Tensor | None:
-    """Return the mean [parts] of entropies [..., parts] over valid rows of all learners; None without valid rows."""
+    """Return the mean [parts] of entropies [..., parts] over valid rows of all ranks; None without valid rows."""
     flat = policy_entropy.detach()
     flat = flat.reshape(-1, flat.shape[-1]) if valid is None else flat[valid]
     total = flat.sum(0)
-    count = learners.pooled_(total, len(flat))
+    count = distributed.pooled_(total, len(flat))
     return total / count if count else None
 
 

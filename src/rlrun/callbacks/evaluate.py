@@ -26,12 +26,12 @@ from rlrun.collect.evaluate import Evaluation, evaluate, restored_generators, sa
 from rlrun.collect.links import ProcessLink
 from rlrun.collect.statistics import by_reward
 from rlrun.collect.unroll import Failed, freeze, thaw
+from rlrun.core import distributed
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RlrunError, printable
 from rlrun.env import Env
 from rlrun.env.make import require_equal_spaces
 from rlrun.env.wrapper_state import States, pool, wrappers_in
-from rlrun.runs import learners
 from rlrun.runs.directory import RunDir, checkpoint_name
 from rlrun.training.callback import Callback, Stop
 
@@ -43,7 +43,7 @@ QUEUE = 8  # copies that wait for their evaluation, at most
 class Evaluator(Callback):
     """Evaluate the frozen agent every so many environment steps, and once at the end.
 
-    Every evaluation plays the same episodes, started by `seed`, `seed + 1`, … The first of several learners plays.
+    Every evaluation plays the same episodes, started by `seed`, `seed + 1`, … The first of several ranks plays.
 
     Args:
         env: evaluated in a copy; training's own envs are never touched.
@@ -96,7 +96,7 @@ class Evaluator(Callback):
         self.epsilon = epsilon
         sampling(agent, epsilon, seed=seed)
         self.asynchronous = bool(asynchronous and every)
-        self.one_learner = "evaluation.async=true has one process for one learner" if self.asynchronous else ""
+        self.one_rank = "evaluation.async=true has one process for one rank" if self.asynchronous else ""
         if every and getattr(env, "varies", False):
             with restored_generators():
                 require_equal_spaces(env)
@@ -309,18 +309,9 @@ class Evaluator(Callback):
                 self.checkpointer.mark_best(clock_of((step, update)), update, final=final)
 
     def _by_the_first(self, step: int | None, update: int) -> Evaluation:
-        """Evaluate in the first learner, and send the result, or its stop, to the others."""
-        wrappers = pool(learners.gathered(self.env.wrapper_states()))
-        try:
-            result = self._played(step, update, wrappers) if learners.rank() == 0 else None
-        except Stop as stop:
-            learners.broadcast(stop)
-            raise
-        outcome = learners.broadcast(result)
-        if isinstance(outcome, Stop):
-            raise outcome
-        assert outcome is not None
-        return outcome
+        """Evaluate in the first rank, and send the result, or its stop, to the others."""
+        wrappers = pool(distributed.all_gather(self.env.wrapper_states()))
+        return distributed.by_first(lambda: self._played(step, update, wrappers), Stop)
 
     def _played(self, step: int | None, update: int, wrappers: States, agent: Agent | None = None) -> Evaluation:
         with restored_generators():

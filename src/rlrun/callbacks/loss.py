@@ -69,7 +69,7 @@ class LossCallback(Callback):
     mean, or `rlrun.training.metrics.Metric`s. `loss` reads its arguments, its modules and constants, and assigns
     nothing. What lasts it returns among the outputs as `updates`, a dict of paths of buffers with their new values.
 
-    Gradients of several learners are averaged before they are clipped. Elements are weighted by `weight` ([B]) of the
+    Gradients of several ranks are averaged before they are clipped. Elements are weighted by `weight` ([B]) of the
     data group, if there is one. Each update uses `learning_rate`, if a `Schedule` provides it.
 
     `veto`, if set, gets the outputs before each step, and returns True to skip the step. If `watched` is set,

@@ -35,7 +35,7 @@ class ParameterLogs(Callback):
         self.space = spaces.action
         self.data_group: str | None = data_group
         self.outputs = outputs
-        self.one_learner = "only the first one would evaluate losses once more (outputs)" if outputs else ""
+        self.one_rank = "only the first one would evaluate losses once more (outputs)" if outputs else ""
         self._batch: Mapping[str, Any] = {}  # the newest
         self._losses: list[LossCallback] = []
         self._newest: tuple[Tree, Tensor | None] | None = None  # actions, and which of them count

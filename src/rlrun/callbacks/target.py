@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, WiringError, require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import (
@@ -23,7 +24,6 @@ from rlrun.nn import (
     value_head_of,
 )
 from rlrun.nn.value_heads import require_discounts
-from rlrun.runs import learners
 from rlrun.training.callback import Callback, Hook
 from rlrun.training.update import of_target
 
@@ -154,7 +154,7 @@ class TargetCallback(Target):
         """Return the values of the random subset of members (Chen et al. 2021, arXiv 2101.05982)."""
         if self.target_subset is None:
             return values
-        return values[learners.first_(torch.randperm(len(values), device=values.device))[: self.target_subset]]
+        return values[distributed.broadcast_(torch.randperm(len(values), device=values.device))[: self.target_subset]]
 
     def catch_up(self) -> None:
         """Make the target network equal to the network."""
@@ -238,10 +238,10 @@ def less_cost(value: Tensor, cost: Tensor, entropy_reward: EntropyReward, valid:
 
 
 def mean_cost(cost: Tensor, valid: Tensor | None) -> Tensor:
-    """Return the mean of costs over valid rows, those of all learners."""
+    """Return the mean of costs over valid rows of all ranks."""
     if valid is not None:
         cost = ops.over_valid(cost, valid.reshape(valid.shape + (1,) * (cost.dim() - valid.dim())))
-    return learners.mean_(cost.mean())
+    return distributed.mean_(cost.mean())
 
 
 class QuantileTarget(TargetCallback, ABC):

@@ -48,7 +48,7 @@ class MemoryImport(Callback):
             require_at_least("memory.import: limit", limit, 1)
         self.table = table
         self.limit = limit
-        self.one_learner = "" if path is None else "each learner would load all of it (memory.import)"
+        self.one_rank = "" if path is None else "each rank would load all of it (memory.import)"
         self.sources = [_fixed(source) for source in ([path] if isinstance(path, str) else path or ())]
         self._imported = False
 
@@ -161,7 +161,7 @@ class MemoryExport(Callback):
             raise ConfigError(
                 f"memory.export.layout={layout}: nothing is exported; memory.export.path=FILE names a file"
             )
-        self.one_learner = "the first learner has only its share of the rows (memory.export)" if self.wanted else ""
+        self.one_rank = "the first rank has only its share of the rows (memory.export)" if self.wanted else ""
         if self.wanted:
             _require_table(table, "memory.export")
         self.cycle = 1 if every else 0

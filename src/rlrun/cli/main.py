@@ -8,14 +8,15 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Annotated, Any
 
 import typer
 
 from rlrun import __version__
 from rlrun.cli import completion, streams
+from rlrun.core import distributed
 from rlrun.core.errors import RequestError, RlrunError, describe_error, did_you_mean, printable
 from rlrun.runs import processes
 
@@ -38,6 +39,7 @@ for name in COMMANDS:
     module = importlib.import_module(f"rlrun.cli.{name.replace('-', '_')}")
     app.command(name)(getattr(module, name.replace("-", "_")))
 
+OF_RANKS = (["train"], ["resume"])  # commands that torchrun starts several times, to work together
 OF_HYDRA = {  # options of a Hydra application, and what to do here
     "--cfg": "; rlrun config OVERRIDES prints the config, with --resolve and --package",
     "--info": "; rlrun config OVERRIDES takes it, and --provenance says which file or override set each key",
@@ -88,7 +90,8 @@ def main() -> None:
     completion.join_words()
     try:
         _require_folder()
-        result = command().main(overrides, prog_name="rlrun", standalone_mode=False)
+        with _ranks() if distributed.launched() > 1 and overrides[:1] in OF_RANKS else nullcontext():
+            result = command().main(overrides, prog_name="rlrun", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         if code == INTERRUPTED:
             code = _stopped(overrides)
@@ -100,7 +103,7 @@ def main() -> None:
             raise
         code = 1 if _is_unread(error) else _fail(describe_error(error), 1, debug)
     except RlrunError as error:
-        code = _fail(str(error), error.exit_code, debug)
+        code = _fail(str(error), error.exit_code, debug) if str(error) else error.exit_code
     except (KeyboardInterrupt, typer.Abort) as error:
         if isinstance(error.__cause__, EOFError) and not processes.received:  # typer raises Abort for it
             code = _fail("EOFError: there is no more input (--debug shows where)", 1, debug)
@@ -115,6 +118,20 @@ def main() -> None:
             code = _fail(f"{describe_error(error)} (--debug shows where)", 1, debug)
     streams.drop()
     sys.exit(code)
+
+
+@contextmanager
+def _ranks() -> Iterator[None]:
+    """Work together with the other processes of torchrun. The first one prints the result; all end with torchrun."""
+    processes.end_with_parent()
+    if os.environ["RANK"] != "0":
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        with distributed.joined():
+            yield
+    finally:
+        for number in processes.STOPS:  # torchrun stops the others when one has ended, and this one is about to
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _require_folder() -> None:

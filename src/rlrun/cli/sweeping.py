@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlrun.cli.common import print_json, print_presets
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError
 from rlrun.runs.files import aligned, counted
 
@@ -56,6 +57,12 @@ def refuse(why: str, **options: Any) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} is for {why}")
 
 
+def require_no_ranks() -> None:
+    """Refuse a sweep below torchrun, which starts the processes of one run, with a ConfigError."""
+    if distributed.world_size() > 1:
+        raise ConfigError("torchrun starts one run; a sweep has jobs of several processes by launcher.ranks=2")
+
+
 def refuse_folder(overrides: Sequence[str], *, multirun: bool) -> None:
     """Refuse an override that names the folder of another kind of run, with a ConfigError."""
     for key in (text.strip().lstrip("+").partition("=")[0] for text in overrides):
@@ -70,6 +77,7 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
 
     options: folder, workers, limits and trust of `rlrun.sweep.sweeping.sweep`.
     """
+    require_no_ranks()
     from rlrun.sweep import children
 
     if not dry_run and not any("launcher" in override.partition("=")[0] for override in overrides):
@@ -128,6 +136,7 @@ def resume_sweep(
 
     options: workers, limits and retry_failed of `rlrun.sweep.sweeping.resume`.
     """
+    require_no_ranks()
     from rlrun.sweep import sweeping as sweeps
 
     sweeps.require_trusted(folder, trust)

@@ -34,6 +34,7 @@ from rlrun.cli.sweeping import (
     refuse_folder,
     sweep,
 )
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, Left
 
 RunFolder = Annotated[Path | None, typer.Option(help="Directory of the run (default: runs/<algorithm>-<env>/…).")]
@@ -140,7 +141,7 @@ def train(
         else:
             result = experiment.train(composed, run_dir=run_dir)
     except Left as error:
-        if message := str(error):
+        if (message := str(error)) and distributed.rank() == 0:
             typer.echo(f"rlrun: {message}", err=True)
         raise typer.Exit(75) from error
     print_result(result, bounds, as_json=as_json)

@@ -17,6 +17,7 @@ from torch import nn
 
 from rlrun.collect.modes import evaluating, modal_parts
 from rlrun.compile.calls import NoGrad
+from rlrun.core import distributed
 from rlrun.core.errors import BuildError, ConfigError, RequestError, RlrunError
 from rlrun.core.schedules import Schedule, as_schedule
 from rlrun.core.spaces import ACTION_MASK, Box, Composite, Space, Spaces, describe, leaves, leaves_of, row_count
@@ -28,7 +29,6 @@ from rlrun.nn.mlp import as_numbers
 from rlrun.nn.recurrent import with_state
 from rlrun.nn.remembering import Remembering
 from rlrun.ops import gumbel_argmax
-from rlrun.runs import learners
 
 Response = dict[str, Any]
 Preprocess = Callable[[Tree], Tree]  # from observations to observations, trees of tensors
@@ -353,7 +353,7 @@ class EpsilonGreedy(PolicyAgent):
         if not explore:
             return super().__call__(observation, state, explore=False)
         envs, epsilon = row_count(observation), self.epsilon(self.steps)
-        self.steps += envs * learners.count()
+        self.steps += envs * distributed.world_size()
         if envs == 1 and not self.recurrent:  # a float costs a tenth of an array with one element
             explores = self.uniform.rng.random() < epsilon
             return self.uniform(observation) if explores else super().__call__(observation, explore=False)

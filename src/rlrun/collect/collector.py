@@ -13,6 +13,7 @@ from rlrun.collect.agents import Agent, Response, initial_state, random_agent, r
 from rlrun.collect.executed import Executed
 from rlrun.collect.goals import GoalGenerator, require_generator
 from rlrun.collect.statistics import Tally, observed
+from rlrun.core import distributed
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean, require_counts
 from rlrun.core.seeds import EpisodeSeeds
@@ -21,7 +22,6 @@ from rlrun.core.typing import Array, Tree
 from rlrun.env import Env, EnvById, Step
 from rlrun.env.vector import describe_lost_envs
 from rlrun.memory import Table
-from rlrun.runs import learners
 from rlrun.training.callback import Callback
 
 _messages = logging.getLogger("rlrun")
@@ -35,10 +35,10 @@ class NoSignals:
     requested: str | None = None  # name of a signal that came
 
     def check(self) -> None:
-        """Raise if a signal came; of several learners, only `meet` raises."""
+        """Raise if a signal came; with several ranks only `meet` raises."""
 
     def meet(self) -> None:
-        """Raise in all learners if a signal came; all of them call it."""
+        """Raise in all ranks if a signal came to one; all of them call it."""
 
 
 class Budgeted(Callback, ABC):
@@ -81,7 +81,7 @@ class Budgeted(Callback, ABC):
 class Collector(Budgeted):
     """Step all envs of an environment with an agent, and store transitions.
 
-    Provides `step`, the number of environment steps of all envs together. It counts all learners, which step at the
+    Provides `step`, the number of environment steps of all envs together. It counts all ranks, which step at the
     same pace. A resumed run continues the open episodes. Where an env cannot, it begins a new episode, and the open
     one ends in memory at its last step, not truncated. `approximate` names such envs; it is None if all of them
     continued.
@@ -173,8 +173,8 @@ class Collector(Budgeted):
 
     @property
     def _round(self) -> int:
-        """Environment steps of one round, in which every env of all learners makes one."""
-        return self.env.num_envs * learners.count()
+        """Environment steps of one round, in which every env of all ranks makes one."""
+        return self.env.num_envs * distributed.world_size()
 
     def _resume(self) -> Tree:
         """Resume the open episodes; begin new ones in envs that cannot."""

@@ -21,7 +21,7 @@ class GoalGenerator(Callback, ABC):
     """Learns how often each of K goals is drawn; `rlrun.env.wrappers.RandomGoal` draws them, in every env alike.
 
     The collector passes on the episodes of training as they end, and asks for weights before the next ones begin. Each
-    of several learners learns from its own envs. A subclass is a callback: with hooks it may learn from batches, too,
+    of several ranks learns from its own envs. A subclass is a callback: with hooks it may learn from batches, too,
     and its `state_dict` has to have all that it learned.
 
     Args:

@@ -25,6 +25,7 @@ from rlrun.collect.agents import (
     to_tensors,
     where,
 )
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.schedules import Schedule, as_schedule
 from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree, row_count
@@ -33,7 +34,6 @@ from rlrun.memory.episodes import flat
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
 from rlrun.nn.remembering import Remembering
 from rlrun.ops.distributions import GAUSSIANS, Kind, drawn, given, gumbel_argmax, is_given, normal_like, squashed_action
-from rlrun.runs import learners
 
 TINY = 1e-12  # added to the length of a gradient, which may be 0
 
@@ -99,7 +99,7 @@ class Noisy(PolicyAgent):
                 count = row_count(observation)
                 chosen = self.rng.random(count) < self.random
                 response["action"] = where(chosen, self._uniform.draw(count)["action"], response["action"])
-            self.steps += row_count(response["action"]) * learners.count()
+            self.steps += row_count(response["action"]) * distributed.world_size()
         return response
 
     def with_noise(self, action: Tree) -> Tree:

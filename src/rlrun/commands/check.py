@@ -13,7 +13,7 @@ from rlrun.commands.train import Experiment, composed_of
 from rlrun.config import Composed
 from rlrun.core.errors import RequestError
 from rlrun.core.spaces import Box, Spaces, leaves
-from rlrun.loading.assembly import count_of, process_restored, stateful
+from rlrun.loading.assembly import process_restored, stateful
 from rlrun.runs.files import main_memory, sized
 
 IMAGE = 96  # pixels of a side above which `check` reports an image
@@ -37,10 +37,9 @@ def check(
     parameters = sum(
         p.numel() for part in parts.values() if isinstance(part, torch.nn.Module) for p in part.parameters()
     )
-    learners = count_of(experiment.config)
-    needed = learners * sum(getattr(part, "nbytes", 0) for part in parts.values())
+    needed = sum(getattr(part, "nbytes", 0) for part in parts.values())
     free, checkpointer = shutil.disk_usage(Path.cwd()).free, experiment.part(Checkpointer)
-    weights = learners * 4 * 3 * parameters  # also Adam's two moments
+    weights = 4 * 3 * parameters  # also Adam's two moments
     checkpoint_size = weights + (needed if checkpointer is not None and checkpointer.memory else 0)
     if needed > (memory := main_memory()):
         raise RequestError(f"memory.length: the memory would grow to {sized(needed)}; this machine has {sized(memory)}")

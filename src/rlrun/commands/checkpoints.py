@@ -11,9 +11,8 @@ from typing import Any
 
 from rlrun.core.errors import RunDirError
 from rlrun.runs import checkpoint_manifest as stored
-from rlrun.runs.directory import RunDir, checkpoint_key
+from rlrun.runs.directory import RunDir, checkpoint_key, rank_folders
 from rlrun.runs.files import finite, reason
-from rlrun.runs.learners import places_in
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,12 @@ def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) 
 
 
 def disk_used(run: Path | str) -> int:
-    """Return the total bytes of a run's checkpoints, for all learners; shared files count once.
+    """Return the total bytes of a run's checkpoints, for all ranks; shared files count once.
 
     Raises:
         RunDirError: it is not a run.
     """
-    homes = places_in(RunDir.open(run).checkpoints)
+    homes = rank_folders(RunDir.open(run).checkpoints)
     folders = {*homes, *(Path(path) for home in homes for path in _entries(home, folders=True))}
     return sum(_size(path) for folder in folders for path in _entries(folder))
 
@@ -113,7 +112,7 @@ def _read(
     from rlrun import checkpointing as storage  # loads torch
 
     damage = []
-    for place in places_in(where.parent) if verify else ():
+    for place in rank_folders(where.parent) if verify else ():
         damage += storage.verify(place / where.name)
     try:
         if digest and not damage:

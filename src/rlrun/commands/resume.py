@@ -23,13 +23,13 @@ from rlrun.config.expansion import changeable, identity
 from rlrun.config.interpolation import dotted, leaves, mentions, plain
 from rlrun.config.overrides import Override, apply, listed, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, InProgress, Left, RlrunError, RunDirError
-from rlrun.loading.assembly import count_of, process_restored
+from rlrun.loading.assembly import process_restored
 from rlrun.loading.policy import Arrival, arrived
-from rlrun.runs.directory import RunDir, checkpoint_key, is_run
+from rlrun.runs.directory import RunDir, checkpoint_key, is_run, rank_folder
 from rlrun.runs.files import read_json, reason, write_json
 from rlrun.runs.heartbeat import hold_run, lock_run, require_idle, trace_of
-from rlrun.runs.learners import place_of
 from rlrun.runs.progress import counted_updates
 from rlrun.runs.trust import require_trusted
 
@@ -44,6 +44,7 @@ IN_PROCESS = ("auto", "sync", "async")  # vectorizations with the same random nu
 _messages = logging.getLogger("rlrun")
 
 
+@distributed.joined()
 @process_restored()
 def resume(
     run: os.PathLike[str] | str,
@@ -64,7 +65,7 @@ def resume(
         RlrunError: the run failed; `status.json` says so.
     """
     overrides, trace, run = listed(overrides), trace_of(RunDir.open(run)), Path(run)
-    require_trusted(run, trust)
+    distributed.by_first(lambda: require_trusted(run, trust))
     with arrived(run) as arrival:
         return _resume(arrival, overrides, run, trace)
 
@@ -83,23 +84,31 @@ def proceed(composed: Composed, run_dir: Path, digest: str | None = None, trust:
         RequestError: the folder holds something else, or files cannot be locked there.
     """
     directory, asked = RunDir(run_dir), composed.overrides
-    try:
+
+    def prepare() -> list[str] | None:
+        """Keep others from the folder; return the overrides that change in the run there, None if there is none."""
         directory.path.mkdir(parents=True, exist_ok=True)
-        with hold_run(directory) as (_, locked):
-            if not locked:
-                raise RunDirError(f"{directory.lock} cannot be locked: --continue needs a folder with locks")
-            if not is_run(directory.path):
-                if digest not in (None, identity(composed.config)):
-                    raise ConfigError(
-                        "these overrides make another config than when the sweep began: conf/ has changed; undo that, "
-                        "or begin another sweep"
-                    )
-                directory.clear()
+        _, locked = stack.enter_context(hold_run(directory))
+        if not locked:
+            raise RunDirError(f"{directory.lock} cannot be locked: --continue needs a folder with locks")
+        if not is_run(directory.path):
+            if digest not in (None, identity(composed.config)):
+                raise ConfigError(
+                    "these overrides make another config than when the sweep began: conf/ has changed; undo that, "
+                    "or begin another sweep"
+                )
+            directory.clear()
+            return None
+        recorded = directory.read_overrides()
+        if {*asked} - {*changeable(asked)} != {*recorded} - {*changeable(recorded)}:
+            raise RunDirError(f"run directory {directory.path} holds a run of other overrides; name another folder")
+        return [override for override in changeable(asked) if override not in recorded]
+
+    try:
+        with ExitStack() as stack:
+            news = distributed.by_first(prepare, InProgress)
+            if news is None:
                 return train(composed, run_dir=directory.path)
-            recorded = directory.read_overrides()
-            if {*asked} - {*changeable(asked)} != {*recorded} - {*changeable(recorded)}:
-                raise RunDirError(f"run directory {directory.path} holds a run of other overrides; name another folder")
-            news = [override for override in changeable(asked) if override not in recorded]
             return resume(directory.path, news, trust=trust)
     except InProgress as error:
         raise Left(str(error)) from error
@@ -108,19 +117,24 @@ def proceed(composed: Composed, run_dir: Path, digest: str | None = None, trust:
 
 
 def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: object) -> Result:
-    directory = arrival.directory
-    require_idle(directory)
+    directory, ranks = arrival.directory, arrival.about.get("ranks", 1)
+    if ranks != (now := distributed.world_size()):
+        way_out = "rlrun resume" if ranks == 1 else f"torchrun --nproc-per-node {ranks} -m rlrun resume"
+        raise ConfigError(f"{run} was begun with {ranks} processes, not {now}; continue it by {way_out} {run}")
+    distributed.by_first(lambda: require_idle(directory))
     before, changes = directory.read_overrides(), parse(overrides)
     config = changed(arrival.config, changes, run)
-    if finished(directory, config, changes):
+    if distributed.by_first(lambda: finished(directory, config, changes)):
         return Result(directory.path, read_summary(directory), config, None)
-    loaded = newest(directory, count_of(config))
+    loaded = _loaded(directory)
     if loaded is not None:
         _require_ahead(config, changes, *loaded[:2])
     composed = Composed(config, [override.text for override in parse([*before, *overrides])], {}, [], Path.cwd())
     experiment = Experiment(composed)
     if loaded is not None:
         experiment.restore(loaded[1], loaded[0])
+    if distributed.rank():
+        return experiment.follow()
     since = {
         "overrides": [override.text for override in changes],
         "checkpoint": None if loaded is None else loaded[0].name,
@@ -210,10 +224,20 @@ def read_summary(run: RunDir) -> dict[str, Any]:
     raise RunDirError(f"{run.summary} is damaged: it lacks what every run records")
 
 
-def newest(run: RunDir, learners: int = 1) -> tuple[Path, dict[str, Any], list[str]] | None:
+def _loaded(run: RunDir) -> tuple[Path, dict[str, Any], list[str]] | None:
+    """Return what `newest` does in the first rank; in another one its own checkpoint of the same name."""
+    found = newest(run) if distributed.rank() == 0 else None
+    name = distributed.broadcast(None if found is None else found[0].name)
+    if distributed.rank() == 0 or name is None:
+        return found
+    where = rank_folder(run.checkpoints, distributed.rank()) / name
+    return where, load(where), []
+
+
+def newest(run: RunDir) -> tuple[Path, dict[str, Any], list[str]] | None:
     """Return the newest good checkpoint, its states, and the faults of newer ones; None if the run never saved one.
 
-    A checkpoint is good if those of all learners are.
+    A checkpoint is good if those of all ranks are.
 
     Raises:
         RunDirError: all are damaged or deleted.
@@ -223,8 +247,8 @@ def newest(run: RunDir, learners: int = 1) -> tuple[Path, dict[str, Any], list[s
     for where in folders:
         try:
             states = load(where)
-            for number in range(1, learners):
-                load(place_of(run.checkpoints, number) / where.name)
+            for rank in range(1, distributed.world_size()):
+                load(rank_folder(run.checkpoints, rank) / where.name)
         except RunDirError as error:
             damaged.append(str(error))
             continue

@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from rlrun.config.build import register_resolvers
 from rlrun.config.composition import describe_presets, folder_of
 from rlrun.config.interpolation import fix_time, plain
 from rlrun.config.overrides import listed
+from rlrun.core import distributed
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, describe_error, did_you_mean
 from rlrun.core.generators import Generators
 from rlrun.core.spaces import Spaces, describe_layouts
@@ -34,9 +35,7 @@ from rlrun.env import Env
 from rlrun.env.descriptions import describe_env, describe_spaces
 from rlrun.env.wrapper_state import are_learning
 from rlrun.loading.assembly import (
-    backend_of,
     builder_of,
-    count_of,
     prepare_process,
     process_as_set_up,
     process_restored,
@@ -48,12 +47,10 @@ from rlrun.loading.assembly import (
 )
 from rlrun.memory import Table
 from rlrun.nn import MixedPrecision
-from rlrun.runs import learners
 from rlrun.runs.code import Code
 from rlrun.runs.directory import RunDir, Status
 from rlrun.runs.files import write_json
 from rlrun.runs.heartbeat import keep_fresh, lock_run, require_own, tokens
-from rlrun.runs.learners import LearnerJob, process_group
 from rlrun.runs.manifest import manifest
 from rlrun.runs.progress import outcome
 from rlrun.training.callback import Stop
@@ -108,7 +105,7 @@ class Experiment:
             policy = getattr(agent := self.builder.get("agent"), "policy", agent)
             place = f"{path_of(self.builder.built, policy)} ({type(policy).__name__})"
             require_actions(agent, collector.env.spaces, place)  # the error names the network
-        require_shareable(self.config, self.trainer, self.builder.built)
+        require_shareable(self.trainer, self.builder.built)
         self.builder.get("seeds").apply_own()
         if isinstance(self.trainer.around, MixedPrecision):
             self.trainer.around.look_at(self.builder.built.values())
@@ -116,7 +113,6 @@ class Experiment:
         self.code = Code(self.config.log.get("code"), composed.project)
         self.fork: Fork | None = None
         self._drawn: Any = None  # states of the process-wide generators in the restored checkpoint
-        self._origin: str | None = None  # name of that checkpoint
         self._lost: list[str] = []  # states that it lacked
 
     @property
@@ -241,7 +237,6 @@ class Experiment:
                 restore_part(part, states[path], f"{where}: part '{path}'")
         # These are set again when all callbacks have begun: resetting environments may draw.
         self._drawn = states[GENERATORS]
-        self._origin = where.name
 
     def describe(self) -> dict[str, Any]:
         """Return the circumstances under which this process works on the run, for its manifest."""
@@ -270,9 +265,9 @@ class Experiment:
                     self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]
                 for path, part in self.builder.built.items():  # so that a resume on any machine uses these lengths
                     if isinstance(part, Table) and OmegaConf.select(self.config, f"{path}.length", default=0) is None:
-                        OmegaConf.update(self.config, f"{path}.length", part.length * count_of(self.config))
+                        OmegaConf.update(self.config, f"{path}.length", part.length * distributed.world_size())
                 text = configuration.kept(self.config)
-                about = {**self.describe(), "spaces": self.described_spaces()}
+                about = {**self.describe(), "spaces": self.described_spaces(), "ranks": distributed.world_size()}
                 run_dir.start(config=text, overrides=self.composed.overrides, manifest=about)
                 self.code.save(run_dir.path)
                 if preset := describe_presets([self.composed.preset]):
@@ -283,7 +278,7 @@ class Experiment:
             yield
 
     def train(self, run_dir: RunDir, resumed: Callable[[list[str]], None] | None = None) -> dict[str, Any]:
-        """Train in the directory of a run; its status and summary are always written, also after a failure.
+        """Train in the directory of a run, as its first rank; its status and summary are always written.
 
         Args:
             run_dir: the run's.
@@ -293,6 +288,7 @@ class Experiment:
             RlrunError: the run failed.
         """
         state = self._prepared(run_dir)
+        distributed.broadcast((run_dir.path, tokens.get(run_dir.path)))
         status: Status = "failed"
         failure: str | None = None
         try:
@@ -302,7 +298,7 @@ class Experiment:
                 run_dir.echo(line, logging.WARNING)
             for path, layers in self.networks().items() if self.config.log.get("networks") else ():
                 run_dir.echo(f"{path}: {layers}")
-            with keep_fresh(run_dir), self._together(run_dir), run_dir.noting_warnings():
+            with keep_fresh(run_dir), run_dir.noting_warnings():
                 self.trainer.train(partial(self._complete_resume, resumed) if self._drawn is not None else None)
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
         except KeyboardInterrupt as error:
@@ -324,8 +320,8 @@ class Experiment:
                 run_dir.write_status(status, error=failure)
                 if status == "stopped":
                     why = summary["stopped_by"] or "a signal"
-                    run_dir.echo(f"stopped by {why}; continue with: rlrun resume {run_dir.path}")
-        return summary
+                    run_dir.echo(f"stopped by {why}; continue with: {resuming(run_dir.path)}")
+        return distributed.broadcast(summary)
 
     def _prepared(self, run_dir: RunDir) -> State:
         state = self.trainer.state
@@ -334,26 +330,19 @@ class Experiment:
         state["parts"] = self.parts
         return state
 
-    def _together(self, run_dir: RunDir) -> AbstractContextManager[None]:
-        """Start the other learners, if the config asks for some."""
-        count = count_of(self.config)
-        if count == 1:
-            return nullcontext()
-        known = Composed(self.config, self.composed.overrides, self.composed.choices, [], self.composed.project)
-        token = tokens.get(run_dir.path)
-        job = partial(LearnerJob, composed=known, run=run_dir.path, checkpoint=self._origin, token=token)
-        return process_group(count, backend_of(self.device, count), job)
-
-    def follow(self, run_dir: RunDir) -> None:
-        """Train as one of the other learners: only the first one writes the run's files."""
-        self._prepared(run_dir)
+    def follow(self) -> Result:
+        """Train as a rank other than the first: only that one writes the run's files, and all of them end together."""
+        path, token = distributed.broadcast((Path(), ""))
+        tokens[path] = token
+        self._prepared(RunDir(path))
         self.trainer.train(partial(self._complete_resume, None) if self._drawn is not None else None)
+        return Result(path, distributed.broadcast({}), self.config, self.trainer)
 
     def _complete_resume(self, resumed: Callable[[list[str]], None] | None) -> None:
         """Complete a resume when all callbacks have begun."""
         self.parts[GENERATORS].load_state_dict(self._drawn)
         causes = (getattr(callback, "approximate", None) for callback in self.trainer.callbacks.values())
-        reasons = learners.gathered([*self._lost, *(reason for reason in causes if reason)])
+        reasons = distributed.all_gather([*self._lost, *(reason for reason in causes if reason)])
         if resumed is not None:
             resumed(list(dict.fromkeys(reason for group in reasons for reason in group)))
 
@@ -383,6 +372,13 @@ class Experiment:
         }
 
 
+def resuming(run: Path) -> str:
+    """Return the command that continues a run, with as many ranks."""
+    count = distributed.world_size()
+    return f"{'rlrun' if count == 1 else f'torchrun --nproc-per-node {count} -m rlrun'} resume {run}"
+
+
+@distributed.joined()
 @process_restored()
 def train(
     overrides: Iterable[str] | Composed = (),
@@ -412,6 +408,8 @@ def train(
     run_dir = folder_of("hydra.run.dir", composed) if run_dir is None else run_dir
     experiment = Experiment(composed)
     experiment.load_sources()
+    if distributed.rank():
+        return experiment.follow()
     if run_dir is None:
         name = experiment.env_name
         directory = RunDir.create(algorithm=composed.choices["algorithm"], env=name, seed=composed.config.seed)

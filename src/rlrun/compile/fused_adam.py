@@ -9,17 +9,17 @@ from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from rlrun.compile.calls import NoGrad
-from rlrun.runs import learners
+from rlrun.core import distributed
 
 
 def average_gradients(parameters: Sequence[Tensor]) -> None:
-    """Replace gradients by the mean of those of all learners."""
-    if learners.count() == 1:
+    """Replace gradients by the mean of those of all ranks."""
+    if distributed.world_size() == 1:
         return
     present = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not present:
         return
-    together = learners.mean_(torch.cat([gradient.flatten() for gradient in present]))
+    together = distributed.mean_(torch.cat([gradient.flatten() for gradient in present]))
     parts = torch.split(together, [gradient.numel() for gradient in present])
     torch._foreach_copy_(present, [part.view_as(gradient) for part, gradient in zip(parts, present, strict=True)])
 
@@ -41,7 +41,7 @@ class Stepper:
         self._counter = torch.empty(0)  # the counts are its entries, so that one call adds to all
 
     def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
-        """Return the gradients of a loss, the mean of those of all learners; parameters hold them as `grad`."""
+        """Return the gradients of a loss, the mean of those of all ranks; parameters hold them as `grad`."""
         for parameter in parameters:
             parameter.grad = None
         # A gradient per element would make torch import its compiler. Other networks get no gradient.

@@ -18,9 +18,9 @@ from rlrun.compile import backend, graph
 from rlrun.compile.compiled_graph import CompiledGraph
 from rlrun.compile.graph import Untraceable, parts_of
 from rlrun.compile.optimizers import OptimizerRule, is_hooked, rule_of
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, printable
 from rlrun.core.typing import Groups
-from rlrun.runs import learners
 
 _messages = logging.getLogger("rlrun")
 
@@ -62,7 +62,7 @@ class FusedUpdate:
     def fits(self, step: Any) -> bool:
         """Return True if a hook can be compiled, as far as one sees before it is called."""
         callback = step.callback
-        if not self.compile or learners.count() > 1 or (id(callback), step.label) in self.refused:
+        if not self.compile or distributed.world_size() > 1 or (id(callback), step.label) in self.refused:
             return False
         if step.label == "move":
             return True

@@ -26,7 +26,6 @@ ROOTS = (
     "seed",
     "stop",
     "num_envs",
-    "learners",
     "evaluation",
     "checkpoint",
     "log",

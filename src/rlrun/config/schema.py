@@ -191,7 +191,6 @@ KINDS: dict[str, Kind] = {
     "notes": BLOCK,
     "resolvers": each(TEXT),
     "num_envs": whole(1),
-    "learners": whole(1),
     "stop.env_steps": either(whole(), NULL),
     "stop.updates": either(whole(), NULL),
     "stop.seconds": either(number(0), NULL),

@@ -4,7 +4,7 @@
     ├── DataError              the environment gave NaN, infinity or another shape
     ├── WorkerError            a collecting worker is gone
     ├── LostRun                another process has taken the run over
-    ├── LearnerError           one of several learners is gone, or has other networks than the rest
+    ├── RankError              one of torchrun's ranks is gone, or has other networks than the rest
     └── RequestError           exit code 2: the request is wrong
         ├── ConfigError        a key, a choice, an interpolation or a value of the config
         ├── BuildError         a `_target_` or one of its arguments
@@ -51,8 +51,8 @@ class LostRun(RlrunError):
     """Another process took over the run; this one must not write to it any more."""
 
 
-class LearnerError(RlrunError):
-    """One of several learners died or failed, maybe during an update."""
+class RankError(RlrunError):
+    """One of torchrun's ranks died or failed, maybe during an update; without a message if that rank said so."""
 
 
 class RequestError(RlrunError):

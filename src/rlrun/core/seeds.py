@@ -19,19 +19,19 @@ class Seeds:
 
     Args:
         seed: the run's.
-        learner: number of this one, where there are several. Their networks begin alike, and what they draw from then
-            on (actions, batches) is each one's own.
-        first_env: number of this learner's first environment in the run.
+        rank: of this process, where there are several. Their networks begin alike, and what they draw from then on
+            (actions, batches) is each one's own.
+        first_env: number of this rank's first environment in the run.
     """
 
-    def __init__(self, seed: int, *, learner: int = 0, first_env: int = 0) -> None:
+    def __init__(self, seed: int, *, rank: int = 0, first_env: int = 0) -> None:
         self.seed = seed
         children = np.random.SeedSequence(seed).spawn(6)
         numbers = [int(child.generate_state(1)[0] >> 1) for child in children]  # 31 bits: every library takes them
         self.process, self.envs, self.evaluation, self.memory, self.agent, self.warm_up = numbers
         self.first_env = first_env
-        if learner:
-            own = np.random.SeedSequence(seed, spawn_key=(len(numbers) - 1 + learner,)).spawn(4)
+        if rank:
+            own = np.random.SeedSequence(seed, spawn_key=(len(numbers) - 1 + rank,)).spawn(4)
             drawn = [int(child.generate_state(1)[0] >> 1) for child in own]
             self.memory, self.agent, self.warm_up, self.acting = drawn
 
@@ -40,7 +40,7 @@ class Seeds:
         _apply(self.process)
 
     def apply_own(self) -> None:
-        """Seed them again if this is not the first learner, once all parts are built."""
+        """Seed them again if this is not the first rank, once all parts are built."""
         if (acting := getattr(self, "acting", None)) is not None:
             _apply(acting)
 

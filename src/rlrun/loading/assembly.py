@@ -20,11 +20,11 @@ from threadpoolctl import threadpool_limits
 from rlrun.collect import Collector
 from rlrun.config.build import Builder, explain, find_target
 from rlrun.config.interpolation import dotted, leaves, plain
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError
 from rlrun.core.typing import Stateful
 from rlrun.env.descriptions import RecordedSpaces
 from rlrun.memory import DatasetLoader, JointLoader, PhasicLoader, ReplayLoader, RolloutLoader, Table
-from rlrun.runs import learners
 from rlrun.runs.manifest import gpu
 from rlrun.training.trainer import Trainer
 
@@ -33,47 +33,42 @@ LOADERS = (ReplayLoader, RolloutLoader, PhasicLoader, JointLoader)
 IN_BATCHES = ("rlrun.memory.ReplayLoader", "rlrun.memory.DatasetLoader")  # parts of a JointLoader
 
 
-def count_of(config: DictConfig) -> int:
-    """Return how many learners a config asks for; those of older runs ask for one."""
-    return int(OmegaConf.select(config, "learners", default=1))
-
-
 def shares(config: DictConfig) -> dict[str, Any]:
-    """Return the values that differ between what a config says of all learners and what this one has.
+    """Return the values that differ between what a config says of all ranks and what this one has.
 
     Raises:
-        ConfigError: a number cannot be shared evenly, or a key wants one learner.
+        ConfigError: a number cannot be shared evenly, or a key wants one rank.
     """
-    count, rank = count_of(config), learners.rank()
+    count, rank = distributed.world_size(), distributed.rank()
     if count == 1:
         return {}
     key = next((key for key, run in (config.get("init") or {}).items() if isinstance(run, str)), None)
     if key is not None:
-        raise ConfigError(f"learners={count}: a run from another (init.{key}) has one learner; learners=1")
+        raise ConfigError(f"{count} ranks: a run from another (init.{key}) has one; start it without torchrun")
     if OmegaConf.select(config, "compile", default=False):
-        raise ConfigError(f"learners={count}: communication between learners is not compiled; compile=false")
-    values: dict[str, Any] = {"seeds.learner": rank}
+        raise ConfigError(f"{count} ranks: communication between ranks is not compiled; compile=false")
+    values: dict[str, Any] = {"seeds.rank": rank}
     parts = [path[:-1] for path, value in leaves(plain(config)) if path[-1:] == ("_target_",) and value in IN_BATCHES]
     for key in dict.fromkeys((*SHARED, *(dotted((*part, "batch")) for part in parts))):
         number = OmegaConf.select(config, key, default=None)
         if isinstance(number, int):
             if number % count:
                 better = max(number // count, 1) * count
-                raise ConfigError(f"learners={count}: {key}={number} cannot be shared evenly; {key}={better} can")
+                raise ConfigError(f"{count} ranks: {key}={number} cannot be shared evenly; {key}={better} can")
             values[key] = number // count
     if OmegaConf.select(config, "memory.length", default=0) is None:
-        values["memory.learners"] = count
+        values["memory.ranks"] = count
     values["seeds.first_env"] = rank * values.get("env.num_envs", 0)
     return values
 
 
-def require_shareable(config: DictConfig, trainer: Trainer, built: Mapping[str, Any]) -> None:
+def require_shareable(trainer: Trainer, built: Mapping[str, Any]) -> None:
     """Refuse parts that would decide by a share what is to be decided for all.
 
     Raises:
         ConfigError: naming the first.
     """
-    count = count_of(config)
+    count = distributed.world_size()
     if count == 1:
         return
     collector = getattr(trainer.loader, "collector", None)
@@ -84,21 +79,15 @@ def require_shareable(config: DictConfig, trainer: Trainer, built: Mapping[str, 
         if type(part) not in known:
             names = ", ".join(cls.__name__ for cls in known)
             what = f"a {type(part).__name__}" if part is not None else "none"
-            raise ConfigError(f"learners={count}: the {kind} is {what}; several learners share that of {names} only")
+            raise ConfigError(f"{count} ranks: the {kind} is {what}; ranks share that of {names} only")
     if collector is not None and collector.env.resets_itself:
         raise ConfigError(
-            f"learners={count}: envs of {collector.env.name} that reset by themselves "
+            f"{count} ranks: envs of {collector.env.name} that reset by themselves "
             f"(env.vectorization={collector.env.vectorization}) fall out of step; env.vectorization=sync"
         )
     for path, part in built.items():
-        if reason := getattr(part, "one_learner", ""):
-            raise ConfigError(f"learners={count}: {path} ({type(part).__name__}) wants one learner: {reason}")
-
-
-def backend_of(device: str, count: int) -> str:
-    """Return what learners speak by: NCCL where each has a GPU of its own, else gloo."""
-    own = device == "cuda" and torch.cuda.device_count() >= count and torch.distributed.is_nccl_available()
-    return "cpu:gloo,cuda:nccl" if own else "gloo"
+        if reason := getattr(part, "one_rank", ""):
+            raise ConfigError(f"{count} ranks: {path} ({type(part).__name__}) wants one rank: {reason}")
 
 
 _locks = [threading.Lock()]  # the last one counts; a forked process lacks the thread that may hold it
@@ -121,8 +110,8 @@ def prepare_process(config: DictConfig) -> str:
     threadpool_limits(int(config.threads), "blas")  # numpy in environments
     set_precision(str(config.precision))
     wanted = str(config.device)
-    if learners.rank() and wanted in ("auto", "cuda") and torch.cuda.device_count() > learners.rank():
-        torch.cuda.set_device(learners.rank())
+    if (own := distributed.local_rank()) and wanted in ("auto", "cuda") and torch.cuda.device_count() > own:
+        torch.cuda.set_device(own)
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

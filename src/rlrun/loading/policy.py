@@ -43,7 +43,6 @@ from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import read_json
 
 REQUIRED = ("seed", "device", "threads", "precision", "stop")  # read before anything is built
-READ = (*REQUIRED, "learners")  # runs of before have no learners
 
 
 class Arrival(NamedTuple):
@@ -87,7 +86,7 @@ def _check(config: DictConfig, path: Path) -> None:
     check_kinds(tree)
     resolve_texts(config, reached(config, (*ROOTS, "agent", "env")))
     try:
-        known = {key: OmegaConf.select(config, key) for key in KINDS if key.split(".")[0] in (*READ, *SETTINGS)}
+        known = {key: OmegaConf.select(config, key) for key in KINDS if key.split(".")[0] in (*REQUIRED, *SETTINGS)}
     except OmegaConfBaseException as error:
         raise ConfigError(f"{path}: {str(error).splitlines()[0]}") from error
     resolved = OmegaConf.create()

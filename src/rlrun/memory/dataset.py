@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError, require_at_least, require_counts
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Groups, Tree
@@ -22,7 +23,6 @@ from rlrun.memory.loaders import chosen
 from rlrun.memory.samplers import Rows
 from rlrun.memory.sources import EMPTY, table_of
 from rlrun.memory.table import Table
-from rlrun.runs import learners
 from rlrun.runs.files import counted, main_memory, open_regular, reason
 
 
@@ -119,7 +119,7 @@ class DatasetLoader:
         order = self._rows()
         if self.shuffle:
             order = order[np.random.default_rng([self.seed, self.epoch]).permutation(len(order))]
-        order = order[: min(learners.gathered(len(order)))]  # tables of learners grow by different numbers of rows
+        order = order[: min(distributed.all_gather(len(order)))]  # tables of ranks grow by different numbers of rows
         if not len(order):
             raise ConfigError(f"loader.dataset: there are no rows{' held out' if self.held_out else ''} to serve")
         if self.served and self._expected not in (None, len(self.source)):  # of a table whose rows were not saved

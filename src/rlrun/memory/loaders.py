@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, RunDirError, did_you_mean, require_at_least, require_counts
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Groups, Tree
 from rlrun.memory.sample import Sample, with_origins
 from rlrun.memory.table import Table
-from rlrun.runs import learners
 
 if TYPE_CHECKING:
     from rlrun.memory.joint import Mix
@@ -154,7 +154,7 @@ class ReplayLoader:
         if not learning and self._since is None:
             self._since, self._until = now, now + self.warm_up - max(now, len(self.table))
             self.updates = 0
-        elif learning and not learners.every(self.table.windows(self.length) > 0):
+        elif learning and not distributed.all_true(self.table.windows(self.length) > 0):
             self._since, self._until = now if self._since is None else self._since, now + self.warm_up
         if self._since is not None:
             self._fill(collector, random=not learning and self.warm_up > 0)
@@ -167,7 +167,7 @@ class ReplayLoader:
         while True:
             missing = self._until - collector.steps
             windows = self.table.windows(self.length)
-            if missing <= 0 and learners.every(windows > 0 or self.table.full()):
+            if missing <= 0 and distributed.all_true(windows > 0 or self.table.full()):
                 return
             episode_end = getattr(collector, "episodes", 0)
             if not warned and not windows and episode_end >= ENOUGH:

@@ -48,7 +48,7 @@ class Prioritized(Seeded, Sampler):
     """
 
     provides = ("weight",)
-    one_learner = "its priorities are compared within one memory"
+    one_rank = "its priorities are compared within one memory"
 
     def __init__(
         self,

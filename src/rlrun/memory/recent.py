@@ -26,7 +26,7 @@ class Recent(Seeded, Sampler):
         seed: of the new part.
     """
 
-    one_learner = "its newest rows are counted in one memory"
+    one_rank = "its newest rows are counted in one memory"
 
     def __init__(self, sampler: Sampler, *, share: float, newest: int, seed: int = 0) -> None:
         if not 0 < share <= 1:

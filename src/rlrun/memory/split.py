@@ -23,7 +23,7 @@ class Split:
     """A data set in two parts: most rows to learn from, and some that are held out.
 
     Each row is in exactly one part. Of a table or a stored memory whole episodes are: rows of one episode are alike.
-    The draw depends on the seed alone, so all runs, learners and resumed runs have the same parts.
+    The draw depends on the seed alone, so all runs, ranks and resumed runs have the same parts.
 
     Args:
         dataset: as `DatasetLoader` takes it.

@@ -40,7 +40,7 @@ class Table(Recorder):
         length: transitions, all envs together. Each env overwrites its oldest rows in an equal share of it. An ejector
             that drops whole episodes lets all envs share it. None: 1,000,000, or as many as a quarter of main memory
             holds.
-        learners: processes that share the default length.
+        ranks: processes that share the default length.
         num_envs: environments.
         sampler: draws the windows; None = `Uniform`.
         ejector: chooses the rows that leave a full table; None = `Fifo`.
@@ -65,7 +65,7 @@ class Table(Recorder):
         self,
         *,
         length: int | None,
-        learners: int = 1,
+        ranks: int = 1,
         num_envs: int = 1,
         sampler: Sampler | None = None,
         ejector: Ejector | None = None,
@@ -85,7 +85,7 @@ class Table(Recorder):
         every, computed = make_columns(spaces, {**(columns or {}), **(self.past.columns if self.past else {})})
         require_frames(spaces, frame_stack)
         if length is None:
-            length = default_length(every, frame_stack) // learners
+            length = default_length(every, frame_stack) // ranks
         if num_envs < 1 or length < num_envs:
             raise ConfigError(f"memory.length must be at least 1 for each of {num_envs} envs, not {length}")
         if not 1 <= min_length <= length // num_envs:

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, require_at_least, require_counts
 from rlrun.core.generators import Seeded
 from rlrun.core.typing import Array, Groups
 from rlrun.memory.loaders import ReplayLoader
 from rlrun.memory.samplers import Rows, Sampler
 from rlrun.memory.table import Table
-from rlrun.runs import learners
 
 
 class Shuffled(Seeded, Sampler):
@@ -143,7 +143,7 @@ class WholeReplayLoader(ReplayLoader):
         assert isinstance(self.table, Table)
         length = 1 if self.table.pads(self.length) else self.length
         windows = self.sampler.begin_round(length, passes=self.epochs, fresh=self.fresh)
-        self.windows, self.given, self.rounds = min(learners.gathered(windows)), 0, self.rounds + 1
+        self.windows, self.given, self.rounds = min(distributed.all_gather(windows)), 0, self.rounds + 1
         if not self.windows and self.collector is None:
             raise self.sampler.none(self.batch, self.length)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, RlrunError, SpaceError, did_you_mean, require_one_of
 from rlrun.core.spaces import (
     ACTION_MASK,
@@ -26,7 +27,6 @@ from rlrun.core.spaces import (
     leaves,
 )
 from rlrun.core.typing import Array, Tree
-from rlrun.runs import learners
 
 MODES = ("adaptive", "cumulative", "em", "window")
 FORMS = ("standard", "deviation", "rms", "centered")
@@ -83,7 +83,7 @@ class Statistics(nn.Module):
         self.rate = rate
         self.form = form
         self.updates = 0
-        self.elements = 0  # of all updates, those of all learners
+        self.elements = 0  # of all updates, in all ranks
         # single precision would lose a variance next to the square of a mean a thousand times as large
         self.register_buffer("moments", torch.zeros(2, *self.shape, dtype=torch.float64))
         recent_shape = (window, 2, *self.shape) if mode == "window" else (0,)
@@ -92,7 +92,7 @@ class Statistics(nn.Module):
         self.register_buffer("scale", torch.ones(self.shape))
 
     def update(self, value: Tensor, *, rollout: bool = False) -> None:
-        """Take in elements [..., *shape], those of all learners; none at all change nothing.
+        """Take in elements [..., *shape] of all ranks; none at all change nothing.
 
         rollout: whether they are all that was seen since the update before, which no other update holds.
         """
@@ -100,7 +100,7 @@ class Statistics(nn.Module):
         elements = value.shape[: value.dim() - len(self.shape)].numel()
         flat = value.to(moments.device, torch.float64).reshape(elements, *self.shape)
         newest = torch.stack([flat.sum(0), flat.square().sum(0)])
-        count = learners.pooled_(newest, len(flat))
+        count = distributed.pooled_(newest, len(flat))
         if count == 0:
             return
         newest.div_(count)

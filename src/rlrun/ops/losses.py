@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlrun.runs import learners
+from rlrun.core import distributed
 
 Clip = Literal["global", "parameter", "value", "adaptive", "none"]
 CLIPS = ("global", "parameter", "value", "adaptive", "none")
@@ -122,12 +122,12 @@ def _norms(tensors: list[Tensor]) -> Tensor:
 def normalized(advantage: Tensor, valid: Tensor | None = None) -> Tensor:
     """Return advantages with mean 0 and standard deviation 1 over all entries, or over those that are valid.
 
-    With several learners over the entries of all of them.
+    With several ranks over the entries of all of them.
     """
-    if learners.count() > 1:
+    if distributed.world_size() > 1:
         counted = advantage.double() if valid is None else advantage[valid].double()
         sums = torch.stack([counted.sum(), counted.square().sum()])
-        mean, square = sums.div_(learners.pooled_(sums, counted.numel())).unbind()
+        mean, square = sums.div_(distributed.pooled_(sums, counted.numel())).unbind()
         deviation = (square - mean.square()).clamp(min=0.0).sqrt()
         return ((advantage - mean) / (deviation + 1e-8)).to(advantage.dtype)
     if valid is None:
@@ -144,8 +144,8 @@ def mean_of(value: Tensor, valid: Tensor | None = None) -> Tensor:
 
 
 def over_valid(loss: Tensor, valid: Tensor) -> Tensor:
-    """Return losses whose mean is that of the valid entries, flags of the same shape; of all learners' entries."""
-    return loss * (valid / learners.mean_(valid.float().mean()))
+    """Return losses whose mean is that of the valid entries, flags of the same shape; of the entries of all ranks."""
+    return loss * (valid / distributed.mean_(valid.float().mean()))
 
 
 def surrogate(log_ratio: Tensor, advantage: Tensor, *, clip: float) -> Tensor:

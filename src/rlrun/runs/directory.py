@@ -301,7 +301,7 @@ class RunDir:
             messages.removeHandler(notes)
 
     def checkpoint_dirs(self, place: Path | None = None) -> list[Path]:
-        """Return all checkpoints, oldest step first; or those of another learner, in its folder."""
+        """Return all checkpoints, oldest step first; or those of another rank, in its folder."""
         paths = folder.iterdir() if (folder := place or self.checkpoints).is_dir() else ()
         return sorted((path for path in paths if CHECKPOINT.fullmatch(path.name)), key=checkpoint_key)
 
@@ -406,6 +406,16 @@ def checkpoint_key(path: Path) -> tuple[int, int]:
     """Return the axis and the update in a checkpoint's name."""
     axis, update = path.name.split("-")
     return int(axis), int(update)
+
+
+def rank_folder(checkpoints: Path, rank: int) -> Path:
+    """Return the folder in which a rank, from 0, has its checkpoints: the first one where every run has them."""
+    return checkpoints / f"rank-{rank}" if rank else checkpoints
+
+
+def rank_folders(checkpoints: Path) -> list[Path]:
+    """Return the folders of all ranks, the first one's first."""
+    return [checkpoints, *sorted(path for path in checkpoints.glob("rank-*") if not path.is_symlink())]
 
 
 def _some(names: list[str], most: int = 12) -> str:

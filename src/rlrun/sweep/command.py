@@ -21,8 +21,10 @@ PAUSE = 0.1  # seconds between two looks at the process
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # names the accelerators that a process may use
 
 
-def call(arguments: tuple[str, ...], job: Job) -> int:
-    """Be `rlrun ARGUMENTS`; return the exit code."""
+def call(arguments: tuple[str, ...], job: Job, ranks: int = 1) -> int:
+    """Be `rlrun ARGUMENTS`, or the torchrun that starts several of it; return the exit code."""
+    if ranks > 1:
+        return _call_torchrun(["--standalone", f"--nproc-per-node={ranks}", "-m", "rlrun", *arguments])
     if job.composed:
         composition.given[job.overrides] = composed_of(job.composed)
     sys.argv[:] = ["rlrun", *arguments]
@@ -30,6 +32,19 @@ def call(arguments: tuple[str, ...], job: Job) -> int:
         runpy.run_module("rlrun", run_name="__main__")
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 1
+    return 0
+
+
+def _call_torchrun(arguments: list[str]) -> int:
+    """Be torchrun; return the exit code of the process that failed first, of which torchrun itself makes 1."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # they find what this one does
+    try:
+        run.main(arguments)
+    except ChildFailedError as error:
+        return error.get_first_failure()[1].exitcode
     return 0
 
 
@@ -44,6 +59,7 @@ class JobCommand:
         run: its run directory.
         log: the file for what it prints.
         config_dir: the user's own conf folder.
+        ranks: processes that make it together.
         folder: in which it runs.
         paths: from which it imports.
     """
@@ -52,6 +68,7 @@ class JobCommand:
     run: Path
     log: Path
     config_dir: Path | None = None
+    ranks: int = 1
     folder: Path = field(default_factory=Path.cwd)
     paths: tuple[str, ...] = field(default_factory=lambda: tuple(filter(None, sys.path)))
     _child: children.Child | None = field(default=None, init=False)
@@ -71,7 +88,7 @@ class JobCommand:
 
         variables: of its environment, in addition to those of this process.
         """
-        return children.start(call, self.arguments, self.job, log=self.log, variables=variables)
+        return children.start(call, self.arguments, self.job, self.ranks, log=self.log, variables=variables)
 
     def __call__(self) -> int:
         os.chdir(self.folder)

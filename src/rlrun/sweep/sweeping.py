@@ -233,7 +233,7 @@ def _run(
     def command(job: Job) -> JobCommand:
         """Return the command of a job."""
         conf = None if config_dir is None else config_dir.absolute()
-        return JobCommand(job, directory.run(job).path, directory.log(job), conf)
+        return JobCommand(job, directory.run(job).path, directory.log(job), conf, launcher.ranks)
 
     show = Show(directory, grows=plan is not None)
     with (

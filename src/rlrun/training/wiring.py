@@ -11,9 +11,9 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Any
 
+from rlrun.core import distributed
 from rlrun.core.errors import RlrunError, WiringError, did_you_mean
 from rlrun.core.typing import Batch, Groups
-from rlrun.runs import learners
 from rlrun.training.callback import EVENTS, Callback, Hook
 
 OUTSIDE = ("restore_state", "begin_training", "end_training")  # events without a batch
@@ -179,7 +179,7 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
             unread = _list(callback.provides)
             raise WiringError(f"callbacks.{callback.name}: nobody asks for '{unread}'{did_you_mean(unread, requests)}")
     _check_trained(callbacks)
-    if learners.rank() > 0:  # after sorting, so that all learners compute in the same order
+    if distributed.rank() > 0:  # after sorting, so that all ranks compute in the same order
         plan.steps = {event: [step for step in steps if not step.callback.leads] for event, steps in plan.steps.items()}
     return plan
 

@@ -27,7 +27,9 @@ class Process(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts jobs."""
+    """Starts jobs, each of as many processes of torchrun as `ranks` says."""
+
+    ranks: int
 
     def start(self, command: JobCommand, slot: int) -> Process:
         """Start a job in one of `workers` slots, at the end of the batch at the latest."""

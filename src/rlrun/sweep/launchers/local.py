@@ -17,10 +17,11 @@ class Local:
 
     Args:
         folder: of the sweep.
+        ranks: processes that make one job together, started by torchrun.
     """
 
-    def __init__(self, folder: Path) -> None:
-        pass
+    def __init__(self, folder: Path, *, ranks: int = 1) -> None:
+        self.ranks = ranks
 
     def start(self, command: JobCommand, slot: int) -> Child:
         """Start a job in one of `workers` slots."""
@@ -33,25 +34,21 @@ class Local:
 
     def workers(self, jobs: Iterable[Job]) -> int:
         """Return how many of these jobs can run at a time."""
-        return room(jobs)
+        return room(jobs, self.ranks)
 
     def close(self) -> None:
         """Release what was opened for the jobs: nothing."""
 
 
 def threads(jobs: Iterable[Job]) -> int:
-    """Return the largest number of threads that the overrides of a job ask for, those of all its learners."""
-
-    def number(job: Job, key: str) -> int:
-        values = [override.value for override in parse(job.overrides) if override.key == key]
-        return max((value for value in values if isinstance(value, int)), default=1)
-
-    return max((number(job, "threads") * number(job, "learners") for job in jobs), default=1)
+    """Return the largest number of threads that the overrides of a job ask for."""
+    values = [override.value for job in jobs for override in parse(job.overrides) if override.key == "threads"]
+    return max((value for value in values if isinstance(value, int)), default=1)
 
 
-def room(jobs: Iterable[Job]) -> int:
+def room(jobs: Iterable[Job], ranks: int = 1) -> int:
     """Return how many of these jobs the cores of this machine can run at a time."""
-    return max(1, cores() // threads(jobs))
+    return max(1, cores() // (threads(jobs) * ranks))
 
 
 def accelerators() -> list[str]:

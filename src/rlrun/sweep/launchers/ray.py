@@ -52,7 +52,8 @@ class Ray:
     Args:
         folder: of the sweep.
         address: of a cluster, `auto` or `host:port`; None = one of this machine, which ends with this process.
-        cpus: cores a job; None = as many as the override `threads` says.
+        ranks: processes that make one job together, started by torchrun.
+        cpus: cores a job; None = as many as the override `threads` says for each rank.
         gpus: a job; may be a fraction.
         memory: GB a job; None = it is not counted.
         resources: further ones, by name.
@@ -66,12 +67,13 @@ class Ray:
         folder: Path,
         *,
         address: str | None = None,
+        ranks: int = 1,
         cpus: float | None = None,
         gpus: float = 0.0,
         memory: float | None = None,
         resources: Mapping[str, float] | None = None,
     ) -> None:
-        self.cpus = cpus
+        self.cpus, self.ranks = cpus, ranks
         self._wanted: dict[str, Any] = {"num_gpus": gpus, "resources": dict(resources or {})}
         if memory is not None:
             self._wanted["memory"] = round(memory * 2**30)
@@ -118,7 +120,7 @@ class Ray:
             self._ray.shutdown()
 
     def _cpus(self, jobs: Iterable[Job]) -> float:
-        return self.cpus or threads(jobs)
+        return self.cpus or threads(jobs) * self.ranks
 
 
 def connect(address: str | None = None) -> tuple[Any, bool]:

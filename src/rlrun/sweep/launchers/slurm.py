@@ -97,7 +97,8 @@ class Slurm:
         partition, account, qos, constraint: as of `sbatch`; None = what Slurm takes by default.
         time: minutes that a job may take; one that takes longer is saved, and starts again.
         memory: GB a job; None = what Slurm gives by default.
-        cpus: cores a job; None = as many as the override `threads` says.
+        ranks: processes that make one job together, started by torchrun.
+        cpus: cores a job; None = as many as the override `threads` says for each rank.
         gpus: a job.
         parallel: jobs of one array running at a time; None = all.
         signal_delay: seconds before the end of its time in which a job saves.
@@ -118,6 +119,7 @@ class Slurm:
         constraint: str | None = None,
         time: int = 720,
         memory: float | None = None,
+        ranks: int = 1,
         cpus: int | None = None,
         gpus: int = 0,
         parallel: int | None = None,
@@ -128,7 +130,7 @@ class Slurm:
         sbatch: dict[str, Any] | None = None,
     ) -> None:
         self.here = cluster == "local"
-        self.cpus = cpus
+        self.cpus, self.ranks = cpus, ranks
         self.parallel = parallel
         options: dict[str, Any] = {"signal_delay_s": signal_delay, "gpus_per_node": gpus or None, "setup": [*setup]}
         if self.here:
@@ -189,7 +191,8 @@ class Slurm:
         yield
         for first in range(0, len(self._batch), ARRAY):
             batch = self._batch[first : first + ARRAY]
-            self._executor.update_parameters(cpus_per_task=self.cpus or threads(task.command.job for task in batch))
+            cpus = self.cpus or threads(task.command.job for task in batch) * self.ranks
+            self._executor.update_parameters(cpus_per_task=cpus)
             try:
                 # Processes of this machine ignore Ctrl-C: the scheduler stops the jobs.
                 with handled(signal.SIG_IGN, signal.SIGINT) if self.here else nullcontext():
@@ -203,7 +206,7 @@ class Slurm:
     def workers(self, jobs: Iterable[Job]) -> int:
         """Return how many of these jobs to submit at a time."""
         jobs = list(jobs)
-        return room(jobs) if self.here else max(1, len(jobs), self.parallel or 1)
+        return room(jobs, self.ranks) if self.here else max(1, len(jobs), self.parallel or 1)
 
     def close(self) -> None:
         """Release what was opened for the jobs: nothing."""

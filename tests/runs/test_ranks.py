@@ -1,4 +1,4 @@
-"""Several processes learn together: each on its share, and what comes out is what one process comes to."""
+"""Ranks of torchrun train together: each on its share, and what comes out is what one process comes to."""
 
 import importlib
 import json
@@ -6,27 +6,22 @@ import shutil
 import signal
 import time
 from datetime import timedelta
-from functools import partial
-from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 import torch
-from tests.resume.twins import signal_at
 from tests.training.test_rates import overrides
 
 import rlrun
 import rlrun.commands.checkpoints
 from rlrun import checkpointing as storage
 from rlrun.callbacks import Interrupt, Interrupted
-from rlrun.collect import Collector
 from rlrun.commands.check import check
-from rlrun.core.errors import ConfigError, LearnerError
+from rlrun.core import distributed
+from rlrun.core.errors import ConfigError, RankError
 from rlrun.core.seeds import EpisodeSeeds, Seeds
 from rlrun.ops.distributions import given
-from rlrun.runs import learners
-from rlrun.runs.directory import RunDir
-from rlrun.runs.learners import place_of
+from rlrun.runs.directory import RunDir, rank_folder
 
 QUIET = ("logger=[]", "log.every=0", "evaluation.episodes=2", "evaluation.max_steps=20", "preset=null")
 A2C = ("algorithm=a2c", "env=cartpole", "num_envs=4", "algorithm.hidden=[8]", "algorithm.horizon=4")
@@ -42,25 +37,10 @@ def together():
     return importlib.import_module("tests.together")
 
 
-@pytest.fixture
-def warm(together, monkeypatch):
-    """Let the process of a learner have imported everything already; return those that were started."""
-    started = []
-
-    def start(module, connection):
-        started.append(together.learner(connection))
-        return started[-1]
-
-    monkeypatch.setattr(learners.processes, "start", start)
-    return started
-
-
 @pytest.fixture(scope="module")
 def whole(together, tmp_path_factory):
-    """A run of two learners that ended well; nobody changes it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learners.processes, "start", lambda module, connection: together.learner(connection))
-        return rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path_factory.mktemp("whole") / "run").run_dir
+    """A run of two ranks that ended well; nobody changes it."""
+    return together.train([*SAC, *QUIET], tmp_path_factory.mktemp("whole") / "run").run_dir
 
 
 @pytest.fixture
@@ -70,15 +50,15 @@ def run(whole, tmp_path):
 
 @pytest.fixture(scope="module")
 def found(together, tmp_path_factory):
-    """What one learner comes to, and what each of two does."""
+    """What one process comes to, and what each of two ranks does."""
     return together.all_of_it(), *together.both(tmp_path_factory.mktemp("both"))
 
 
-def test_epochs_of_unequal_shares_have_as_many_batches(tmp_path, warm, together):
-    hold_out = "hold_out: 0.3, seed: '${seeds.memory}'"  # learners hold out different rows, and different numbers
+def test_epochs_of_unequal_shares_have_as_many_batches(tmp_path, together):
+    hold_out = "hold_out: 0.3, seed: '${seeds.memory}'"  # ranks hold out different rows, and different numbers
     loader = f"{{_target_: rlrun.memory.DatasetLoader, dataset: '${{memory}}', batch: 2, {hold_out}}}"
     chosen = overrides("times: 1", "every_steps: 8, epochs: 2", "num_envs=2", "stop.updates=12", loader=loader)
-    result = rlrun.train([*chosen, "learners=2"], run_dir=tmp_path / "run")
+    result = together.train(chosen, tmp_path / "run")
     counts = result.trainer.state["group_updates"]
     assert (counts["default"], result.trainer.loader.parts["twin"].batch) == (12, 1)
     assert counts["twin"] >= 2 * 2 * 6  # epochs after 20 and after 28 steps, of most of 10 rows or more
@@ -87,8 +67,8 @@ def test_epochs_of_unequal_shares_have_as_many_batches(tmp_path, warm, together)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "sac", "td3", "dqn", "recurrent_sac", "taac"])
-def test_two_learners_take_the_steps_of_one_on_the_whole_batch(found, algorithm, together):
-    single, first, second = (learner[algorithm] for learner in found)
+def test_two_ranks_take_the_steps_of_one_process_on_the_whole_batch(found, algorithm, together):
+    single, first, second = (process[algorithm] for process in found)
     begun = [name for name in single if "weight" in name]
     assert len(begun) > 2
     assert algorithm not in together.STATES or any("core" in name for name in begun)
@@ -100,7 +80,7 @@ def test_two_learners_take_the_steps_of_one_on_the_whole_batch(found, algorithm,
 
 
 def test_what_is_told_of_a_batch_is_told_of_all_shares(found):
-    single, first, second = (learner["measured"] for learner in found)
+    single, first, second = (process["measured"] for process in found)
     for name in ("moments", "entropy", "normalized", "valid", "weights"):
         assert torch.allclose(first[name], single[name], atol=1e-6), name
     assert torch.equal(first["moments"], second["moments"])
@@ -109,21 +89,21 @@ def test_what_is_told_of_a_batch_is_told_of_all_shares(found):
 
 
 def test_networks_that_have_become_different_are_told_of(found):
-    assert [rank["differing"] for rank in found] == ["", *["learners=2: networks.q is not the same in all of them"] * 2]
+    assert [rank["differing"] for rank in found] == ["", *["networks.q is not the same in all 2 ranks"] * 2]
 
 
 def states(run: Path, number: int = 0, name: str = "latest") -> dict[str, str]:
-    """Return an override for each part of a learner's checkpoint."""
+    """Return an override for each part of a rank's checkpoint."""
     where = RunDir(run).checkpoint(name)
-    own = place_of(where.parent, number) / where.name
+    own = rank_folder(where.parent, number) / where.name
     return {part: storage.digest(state) for part, state in storage.load(own).items()}
 
 
-def test_a_run_of_two_learners_is_that_of_one(tmp_path, warm, together):
+def test_a_run_of_two_ranks_is_that_of_one_process(tmp_path, together):
     overrides = [*A2C, *QUIET, "+with=observation_norm", "stop.updates=12", "evaluation.every=100"]
     with given(together.still):
         single = rlrun.train(overrides, run_dir=tmp_path / "one")
-        pair = rlrun.train([*overrides, "learners=2"], run_dir=tmp_path / "two")
+        pair = together.train(overrides, tmp_path / "two")
     assert [pair.summary[name] for name in ("env_steps", "updates")] == [192, 12]
     assert single.summary["evaluation"] == pair.summary["evaluation"]
     networks = [result.trainer.state["parts"] for result in (single, pair)]
@@ -139,105 +119,91 @@ def test_a_run_of_two_learners_is_that_of_one(tmp_path, warm, together):
 
 
 def test_envs_are_those_of_one_process():
-    first, second = Seeds(5), Seeds(5, learner=1, first_env=4)
+    first, second = Seeds(5), Seeds(5, rank=1, first_env=4)
     assert (second.envs, second.evaluation, second.process) == (first.envs, first.evaluation, first.process)
     assert EpisodeSeeds(5, 4, first_env=second.first_env).every() == EpisodeSeeds(5, 8).every()[4:]
-    third = Seeds(5, learner=2, first_env=8)
+    third = Seeds(5, rank=2, first_env=8)
     drawn = [(seed.memory, seed.agent, seed.warm_up, getattr(seed, "acting", 0)) for seed in (first, second, third)]
     assert len({number for numbers in drawn for number in numbers}) == 12
 
 
-def test_a_run_that_was_left_goes_on_exactly(whole, tmp_path, warm, monkeypatch):
-    with monkeypatch.context() as patch:
-        signal_at(patch, Collector, "_store", 21)
-        stopped = rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "left")
-    assert stopped.summary["status"] == "stopped"
-    again = rlrun.resume(tmp_path / "left")
-    assert json.loads((again.run_dir / "manifest.json").read_text())["resume"] == "exact"
+def test_a_signal_to_one_rank_stops_all_and_the_run_continues_exactly(whole, tmp_path, together):
+    stopped = together.train([*SAC, *QUIET], tmp_path / "left", together.terminated)
+    assert (stopped.summary["status"], stopped.summary["stopped_by"]) == ("stopped", "SIGTERM")
+    assert stopped.summary["updates"] == 15
+    run = RunDir(stopped.run_dir)
+    with pytest.raises(
+        ConfigError, match="was begun with 2 processes, not 1; continue it by torchrun --nproc-per-node 2"
+    ):
+        rlrun.resume(run.path)
+    again = together.resume(run.path, [])
+    assert json.loads(run.manifest.read_text())["resume"] == "exact"
     for number in (0, 1):
         assert states(whole, number) == states(again.run_dir, number)
-    run = RunDir(whole)
     assert len(run.checkpoint_dirs()) <= 3
-    beside = {path.name for path in place_of(run.checkpoints, 1).iterdir()}
+    beside = {path.name for path in rank_folder(run.checkpoints, 1).iterdir()}
     assert beside == {path.name for path in run.checkpoint_dirs()} | {"segments"}
 
 
-def test_a_checkpoint_that_a_learner_lacks_is_none(run, warm):
+def test_a_checkpoint_that_a_rank_lacks_is_none(run, together):
     newest = run.checkpoint()
     used = rlrun.commands.checkpoints.disk_used(run.path)
-    (place_of(run.checkpoints, 1) / newest.name / "manifest.json").unlink()
+    (rank_folder(run.checkpoints, 1) / newest.name / "manifest.json").unlink()
     assert rlrun.commands.checkpoints.disk_used(run.path) < used
     assert [report.name for report in rlrun.checkpoints(run.path, verify=True) if report.damage] == [newest.name]
     names = [path.name for path in run.newest_first() if path != newest]
-    again = rlrun.resume(run.path, ["stop.env_steps=80"])
+    again = together.resume(run.path, ["stop.env_steps=80"])
     assert f"from checkpoint {names[0]}" in run.log.read_text()
     assert again.summary["env_steps"] == 80
 
 
-def test_a_checkpoint_that_the_first_one_never_wrote_is_deleted(run, warm):
-    beside = place_of(run.checkpoints, 1)
+def test_a_checkpoint_that_the_first_one_never_wrote_is_deleted(run, together):
+    beside = rank_folder(run.checkpoints, 1)
     shutil.copytree(beside / run.checkpoint().name, beside / "0000000073-0000000027")  # the process died then
-    rlrun.resume(run.path, ["stop.env_steps=120"])
+    together.resume(run.path, ["stop.env_steps=120"])
     assert {path.name for path in beside.iterdir()} == {*(path.name for path in run.checkpoint_dirs()), "segments"}
 
 
-def test_a_learner_that_dies_ends_the_run_in_one_line(tmp_path, warm, monkeypatch):
-    meet, calls = Interrupt.end_cycle, []
-
-    def kill(self):
-        calls.append(1)
-        if len(calls) == 15:
-            warm[0].kill()
-        meet(self)
-
-    monkeypatch.setattr(Interrupt, "end_cycle", kill)
-    with pytest.raises(LearnerError, match=r"^learner 1 is gone: it was killed by SIGKILL$"):
-        rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run")
+def test_a_rank_that_is_killed_ends_the_run_which_continues_exactly(whole, tmp_path, together):
+    with pytest.raises(RankError, match=r"^another rank is gone; torchrun says which, and how it ended$"):
+        together.train([*SAC, *QUIET], tmp_path / "run", together.killed)
     run = RunDir(tmp_path / "run")
     assert run.read_status()["status"] == "failed"
-    assert learners.count() == 1
+    assert distributed.world_size() == 1
     for number in (0, 1):
-        place = place_of(run.checkpoints, number)
+        place = rank_folder(run.checkpoints, number)
         assert [path.name for path in place.iterdir() if path.name.startswith(".")] == []
-        assert storage.load(place / run.checkpoint().name)
+    together.resume(run.path, [])
+    assert [states(whole, number) for number in (0, 1)] == [states(run.path, number) for number in (0, 1)]
 
 
-def test_a_learner_that_fails_says_why(tmp_path, together, monkeypatch):
-    fail = partial(together.learner, work=together.fail)
-    monkeypatch.setattr(learners.processes, "start", lambda module, connection: fail(connection))
-    with pytest.raises(LearnerError) as raised:
-        rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run")
-    assert str(raised.value) == "learner 1 failed: the reward of env 3 is nan"
-    assert "in follow\n    raise DataError" in RunDir(tmp_path / "run").log.read_text()  # of the other process
+def test_a_rank_that_fails_says_why_and_no_other_one_does(tmp_path, together):
+    with pytest.raises(RankError) as raised:
+        together.train([*SAC, *QUIET], tmp_path / "run", together.failing)
+    assert str(raised.value) == ""  # a command prints nothing
+    run = RunDir(tmp_path / "run")
+    assert json.loads(run.status.read_text())["error"] == "rank 1 failed: the reward of env 3 is nan"
+    assert "in fail\n    raise DataError" in run.log.read_text()  # of the other process
 
 
-def test_learners_meet_in_a_process_where_others_have_not(together, tmp_path, monkeypatch):
-    monkeypatch.setattr(learners, "PATIENCE", timedelta(seconds=0.1))
-    with pytest.raises(LearnerError), learners.joined(tmp_path / "nobody", 2, "gloo"):
-        raise AssertionError
-    monkeypatch.setattr(learners, "PATIENCE", timedelta(seconds=30))
-    assert together.met(tmp_path) == 2
-
-
-def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):
-    ours, theirs = Pipe()
-    process = together.learner(theirs)
-    theirs.close()
-    ours.close()
-    assert process.wait(10) == learners.AFTER
-    assert capfd.readouterr().err == ""
+def test_ranks_that_do_not_meet_say_so(monkeypatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    with pytest.raises(RankError, match=r"the ranks of torchrun do not find each other: .*MASTER_PORT"):
+        rlrun.train([*SAC])
 
 
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (("num_envs=3",), r"^learners=2: num_envs=3 cannot be shared evenly; num_envs=2 can$"),
+        (("num_envs=3",), r"^2 ranks: num_envs=3 cannot be shared evenly; num_envs=2 can$"),
         (("num_envs=1",), "num_envs=2 can"),
         (("algorithm.batch_size=5",), r"loader\.batch=5 cannot be shared evenly; loader\.batch=4 can"),
         (("compile=true",), "compile=false"),
-        (("init.networks=elsewhere",), "a run from another .init.networks. has one learner"),
-        (("+with=prioritized",), r"memory\.sampler \(Prioritized\) wants one learner: its priorities"),
-        (("+with=prefetch",), "the loader is a Prefetch; several learners share that of ReplayLoader"),
+        (("init.networks=elsewhere",), "a run from another .init.networks. has one; start it without torchrun"),
+        (("+with=prioritized",), r"memory\.sampler \(Prioritized\) wants one rank: its priorities"),
+        (("+with=prefetch",), "the loader is a Prefetch; ranks share that of ReplayLoader"),
         (("+with=async",), "the collector is a AsyncCollector"),
         (
             (
@@ -245,41 +211,38 @@ def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):
                 "rlrun.memory.DatasetLoader, dataset: {x: [1, 2]}, batch: 2}, times: 2}}",
                 "trainer.loader=${joint}",
             ),
-            "the loader is a DatasetLoader; several learners share that of ReplayLoader",
+            "the loader is a DatasetLoader; ranks share that of ReplayLoader",
         ),
         (("memory.import=file.zip",), r"\(memory\.import\)"),
         (("memory.export.every=0",), r"\(memory\.export\)"),
     ],
 )
-def test_what_would_be_decided_by_a_share_is_refused(overrides, told):
+def test_what_would_be_decided_by_a_share_is_refused(overrides, told, monkeypatch):
+    monkeypatch.setattr(distributed, "_world_size", 2)
     with pytest.raises(ConfigError, match=told):
-        check([*SAC, *QUIET, "learners=2", *overrides])
+        check([*SAC, *QUIET, *overrides])
 
 
-def test_envs_that_reset_by_themselves_are_refused():
+def test_envs_that_reset_by_themselves_are_refused(monkeypatch):
+    monkeypatch.setattr(distributed, "_world_size", 2)
     with pytest.raises(ConfigError, match=r"envs of cartpole that reset by themselves \(env.vectorization=native\)"):
-        check([*A2C, *QUIET, "learners=2", "env.vectorization=native"])
+        check([*A2C, *QUIET, "env.vectorization=native"])
 
 
-def test_signals_are_for_the_first_learner(monkeypatch):
-    monkeypatch.setattr(learners, "_rank", 1)
-    before = signal.getsignal(signal.SIGTERM)
+def test_a_signal_before_the_first_update_waits_until_ranks_meet(monkeypatch):
+    monkeypatch.setattr(distributed, "_world_size", 2)
+    monkeypatch.setattr(distributed, "largest", lambda number: number)
     interrupt = Interrupt()
     interrupt.restore_state()
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_signal_that_comes_while_learners_meet_is_kept_for_the_next_time(monkeypatch):
-    interrupt = Interrupt()
-    monkeypatch.setattr(learners, "to_number", lambda number: interrupt._receive(signal.SIGTERM) or number)
-    interrupt.begin_training()
-    monkeypatch.undo()
+    signal.raise_signal(signal.SIGTERM)
     with pytest.raises(Interrupted, match="SIGTERM"):
-        interrupt.end_cycle()
+        interrupt.begin_training()
+    signal.raise_signal(signal.SIGTERM)  # as torchrun sends it to all
+    interrupt.end_training(None)
 
 
-def test_signals_are_heard_while_another_learner_is_stuck(together, tmp_path, monkeypatch):
-    monkeypatch.setattr(learners, "PAUSE", timedelta(seconds=0.05))
+def test_signals_are_heard_while_another_rank_is_stuck(together, monkeypatch):
+    monkeypatch.setattr(distributed, "PAUSE", timedelta(seconds=0.05))
     before = signal.signal(signal.SIGALRM, lambda number, frame: 1 / 0)
     begun = []  # the other one has joined by then, however long that took
 
@@ -289,7 +252,7 @@ def test_signals_are_heard_while_another_learner_is_stuck(together, tmp_path, mo
 
     try:
         with pytest.raises(ZeroDivisionError):
-            together.interrupted(tmp_path, signal_soon)
+            together.interrupted(signal_soon)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
