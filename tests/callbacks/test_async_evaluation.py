@@ -12,13 +12,14 @@ from tests.short import AT, RESUMED, copy_as_killed, shrink
 import rlrun
 from rlrun import checkpointing
 from rlrun.callbacks import Evaluator, evaluate
-from rlrun.collect import async_evaluation, links
-from rlrun.collect.unroll import Failed
+from rlrun.collect import async_evaluation
 from rlrun.commands.check import check
 from rlrun.config import compose
 from rlrun.core import distributed
 from rlrun.core.errors import RequestError, RlrunError
+from rlrun.runs import worker
 from rlrun.runs.directory import RunDir
+from rlrun.runs.worker import Failed
 
 OFTEN = {**RESUMED, "evaluation.every": 6, "evaluation.episodes": 3, "evaluation.max_steps": None}
 
@@ -46,8 +47,8 @@ class Late:
 
     closed, failure = False, ""
 
-    def __init__(self, recipe, work):
-        self.recipe, self.work, self.jobs, self.rows = recipe, work, [], self
+    def __init__(self, target, recipe):
+        self.target, self.recipe, self.jobs, self.messages = target, recipe, [], self
 
     def send(self, job):
         self.jobs.append(job)
@@ -58,7 +59,7 @@ class Late:
         if not seconds:
             return None
         jobs, results = iter([self.jobs.pop(0), None]), []
-        self.work(lambda: self.recipe, SimpleNamespace(receive=lambda: next(jobs)), results.append)
+        self.target(self.recipe, SimpleNamespace(receive=lambda: next(jobs)), results.append)
         return results[0]
 
     def close(self, grace):
@@ -67,14 +68,14 @@ class Late:
 
 @pytest.fixture
 def late(monkeypatch):
-    monkeypatch.setattr(async_evaluation, "ProcessLink", Late)
+    monkeypatch.setattr(async_evaluation, "Worker", Late)
     monkeypatch.setattr(os, "nice", lambda more: more)
     return Late
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3])
 def test_results_and_training_are_those_without(epsilon, children, monkeypatch, tmp_path):
-    monkeypatch.setattr(links, "_start", children.worker)
+    monkeypatch.setattr(worker, "start", children.worker)
     numbers = {"evaluation_epsilon": epsilon, "checkpoint_keep_last": 1}
     between = rlrun.train(small(aside=False, **numbers), run_dir=tmp_path / "between")
     aside = rlrun.train(small(**numbers), run_dir=tmp_path / "aside")

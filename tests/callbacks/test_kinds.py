@@ -16,7 +16,7 @@ from tests.resume.twins import copy_as_killed
 import rlrun
 from rlrun.callbacks.logging.logger import Logger
 from rlrun.callbacks.logging.sinks import Jsonl, TensorBoard, Wandb, make_sinks
-from rlrun.collect import links
+from rlrun.runs import worker
 from rlrun.runs.directory import RunDir
 from rlrun.training import metrics
 from rlrun.training.callback import Callback, Stop
@@ -342,7 +342,7 @@ class Walk(gymnasium.Env):
 
 @pytest.mark.parametrize("envs", ["env.vectorization=sync", "env.vectorization=async", "+with=async"])
 def test_a_resumed_run_has_the_metrics_of_the_one_that_never_stopped(envs, tmp_path, monkeypatch, children):
-    monkeypatch.setattr(links, "_start", children.worker)  # a process that has imported everything
+    monkeypatch.setattr(worker, "start", children.worker)  # a process that has imported everything
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own_walk.py").write_text(OWN)

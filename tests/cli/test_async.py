@@ -10,7 +10,7 @@ from tests.processes import below
 
 from rlrun import checkpointing as storage
 from rlrun import resume
-from rlrun.collect import links
+from rlrun.runs import worker
 from rlrun.runs.directory import RunDir
 
 from .test_leaving import MODULE, status
@@ -47,15 +47,15 @@ def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, children, pro
     process = forked(["train", *overrides, "--run-dir", "run"])
     metrics = project / "run" / "metrics.jsonl"
     process.until(lambda: metrics.is_file() and metrics.stat().st_size)
-    (worker,) = below(process.pid)[1:]
-    os.kill(worker, signal.SIGKILL)
+    (beside,) = below(process.pid)[1:]
+    os.kill(beside, signal.SIGKILL)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (1, "rlrun: collector: its process is gone: it was killed by SIGKILL\n")
     assert status(project) == "failed"
     states = storage.load(RunDir(project / "run").checkpoint("latest"))
     steps, updates = states["collector"]["steps"], states["trainer"]["update"]
     assert steps > 20
-    monkeypatch.setattr(links, "_start", children.worker)  # a process that has imported everything
+    monkeypatch.setattr(worker, "start", children.worker)  # a process that has imported everything
     result = resume(project / "run", [f"stop.env_steps={steps + 30}"])
     assert (result.summary["env_steps"], result.summary["updates"]) == (steps + 30, updates + 30)
     assert len(result.trainer.callbacks["collector"].table) >= steps  # no row was lost

@@ -18,11 +18,12 @@ from tests.collect.counting import Constant, Walking
 from rlrun import env as envs
 from rlrun.algorithms.dqn import QNetwork
 from rlrun.checkpointing import digest
-from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent, links
+from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent
 from rlrun.core.errors import ConfigError, WorkerError
 from rlrun.core.schedules import Linear
 from rlrun.memory import Past, ReplayLoader, Rollout, Table
 from rlrun.nn import ActorCritic
+from rlrun.runs import worker
 
 from . import probes
 from .probes import labelled
@@ -37,7 +38,7 @@ def counting(count=1, **kwargs):
 @pytest.fixture
 def warm(children, monkeypatch):
     """Start workers from a process that has imported everything."""
-    monkeypatch.setattr(links, "_start", children.worker)
+    monkeypatch.setattr(worker, "start", children.worker)
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def settled(collector):
     """Wait until the worker has made all steps that it may; return how many are ready."""
     envs, until = collector.env.num_envs, time.monotonic() + 60
     while time.monotonic() < until:
-        ready = collector.link.rows.qsize() * envs
+        ready = collector.worker.messages.qsize() * envs
         if collector.steps + ready >= collector._allowed.limit:
             return ready
         time.sleep(0.01)
@@ -211,7 +212,7 @@ def test_full_queue_never_blocks(kind, begun):
         collector.push()
     collector.end_training(None)
     assert time.monotonic() - begin < 5.0
-    assert not collector.link.alive()
+    assert not collector.worker.alive()
 
 
 def test_steps_keep_their_interval(begun):
@@ -255,7 +256,7 @@ def test_loader_without_pace_never_waits(begun):
 def test_environment_is_closed_in_its_worker(kind, begun, tmp_path):
     collector = begun(kind, place=str(tmp_path / "closed"))
     collector.collect(5)
-    pid = getattr(collector.link, "pid", os.getpid())
+    pid = getattr(collector.worker, "pid", os.getpid())
     begin = time.monotonic()
     collector.end_training(None)
     assert time.monotonic() - begin < 5.0
@@ -272,7 +273,7 @@ def test_unresponsive_worker_is_killed(begun):
     begin = time.monotonic()
     collector.end_training(None)
     assert time.monotonic() - begin < 5.0
-    assert gone(collector.link.pid)
+    assert gone(collector.worker.pid)
 
 
 BROKE = r"^collector: its (thread|process) failed: env.target .*RuntimeError: the motor broke"
@@ -309,7 +310,7 @@ env = envs.make(target="tests.collect.counting.Counting")
 collector = AsyncCollector(env, Constant(), Table(spaces=env.spaces, length=99), queue=10)
 collector.begin_training()
 collector.collect(5)
-print(collector.link.pid, flush=True)
+print(collector.worker.pid, flush=True)
 time.sleep(60)
 """
     paths = os.pathsep.join(sys.path)

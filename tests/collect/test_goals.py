@@ -9,12 +9,13 @@ from tests.identical import compare, differing
 from tests.resume.twins import copy_as_killed
 
 import rlrun
-from rlrun.collect import AsyncCollector, Collector, GoalGenerator, LearningProgress, RandomAgent, evaluate, links
+from rlrun.collect import AsyncCollector, Collector, GoalGenerator, LearningProgress, RandomAgent, evaluate
 from rlrun.config import compose
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.env import make
 from rlrun.env.wrappers import RandomGoal
 from rlrun.memory import Table
+from rlrun.runs import worker
 
 TASKS = ["algorithm=sac", "env.target=tests.collect.probes.Tasks", "+with=learned_goal", "goals=3", "num_envs=2"]
 KINDS = {
@@ -40,7 +41,7 @@ def learned(goal, returns, generator=None, **options):
 @pytest.fixture
 def begun(children, monkeypatch):
     """Return a function that begins a collector with a generator, and ends all that were begun."""
-    monkeypatch.setattr(links, "_start", children.worker)
+    monkeypatch.setattr(worker, "start", children.worker)
     collectors = []
 
     def begin(kind, generator):

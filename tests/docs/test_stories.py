@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlrun.collect import links
+from rlrun.runs import worker
 
 from .pages import pages
 from .props import Store
@@ -19,7 +19,7 @@ def store(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick_processes(children, monkeypatch):
     """Let other processes of a run have imported everything already."""
-    monkeypatch.setattr(links, "_start", children.worker)
+    monkeypatch.setattr(worker, "start", children.worker)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])

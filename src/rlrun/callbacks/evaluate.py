@@ -23,9 +23,8 @@ from rlrun.collect.agents import Agent
 from rlrun.collect.async_collector import POLL
 from rlrun.collect.async_evaluation import EvaluationJob
 from rlrun.collect.evaluate import Evaluation, evaluate, restored_generators, sampling, stage
-from rlrun.collect.links import ProcessLink
 from rlrun.collect.statistics import by_reward
-from rlrun.collect.unroll import Failed, freeze, thaw
+from rlrun.collect.unroll import freeze, thaw
 from rlrun.core import distributed
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RlrunError, printable
@@ -33,6 +32,7 @@ from rlrun.env import Env
 from rlrun.env.make import require_equal_spaces
 from rlrun.env.wrapper_state import States, pool, wrappers_in
 from rlrun.runs.directory import RunDir, checkpoint_name
+from rlrun.runs.worker import Failed, Worker
 from rlrun.training.callback import Callback, Stop
 
 _messages = logging.getLogger("rlrun")
@@ -123,7 +123,7 @@ class Evaluator(Callback):
         self._warned = False  # that a video could not be made
         self._newest_update: Moment = (None, 0)
         self._spent = Spent()
-        self._link: ProcessLink | None = None
+        self._worker: Worker | None = None
         self._waiting: deque[tuple[Moment, EvaluationJob]] = deque()  # copies of the agent that are not evaluated yet
         self._owed: list[Moment] = []  # those of a checkpoint
 
@@ -153,7 +153,7 @@ class Evaluator(Callback):
         if self.asynchronous:
             try:
                 freeze(self.agent)  # which refuses what cannot be sent
-                self._link = async_evaluation.start(self.env, self.epsilon, self._options, self.num_envs)
+                self._worker = async_evaluation.start(self.env, self.epsilon, self._options, self.num_envs)
             except ConfigError as error:
                 _messages.warning("evaluation.async: %s; evaluations take place in this process", error)
         modules = {path: part for path, part in (parts or {}).items() if isinstance(part, torch.nn.Module)}
@@ -182,8 +182,8 @@ class Evaluator(Callback):
 
     def _send(self, moment: Moment, job: EvaluationJob) -> None:
         self._waiting.append((moment, job))
-        if self._link is not None:
-            self._link.send(job)
+        if self._worker is not None:
+            self._worker.send(job)
         self._protect()
 
     def _protect(self) -> None:
@@ -207,7 +207,7 @@ class Evaluator(Callback):
 
     def _begin(self, step: int | None, update: int) -> None:
         """Evaluate now, or send a copy of the agent to the process that evaluates."""
-        if self._link is None:
+        if self._worker is None:
             self._evaluate(step, update)
             self._due = self._newest()
             return
@@ -223,7 +223,7 @@ class Evaluator(Callback):
         while self._waiting:
             (step, update), job = self._waiting[0]
             result = self._received(wait=len(self._waiting) > at_most)
-            if result is None and self._link is not None:
+            if result is None and self._worker is not None:
                 return
             if result is None:
                 result = self._played(step, update, job.wrappers, thaw(job.agent))
@@ -234,15 +234,15 @@ class Evaluator(Callback):
 
     def _received(self, *, wait: bool) -> Evaluation | None:
         """Return the next result; None if there is none yet, or if the process has failed."""
-        while self._link is not None:
-            message = self._link.rows.receive(POLL if wait else 0.0)
+        while self._worker is not None:
+            message = self._worker.messages.receive(POLL if wait else 0.0)
             if isinstance(message, Evaluation):
                 return message
-            if message is not None or self._link.rows.closed:
-                why = message.line if isinstance(message, Failed) else self._link.cause()
+            if message is not None or self._worker.messages.closed:
+                why = message.line if isinstance(message, Failed) else self._worker.cause()
                 _messages.warning("evaluation: its process failed: %s; evaluations take place in this process", why)
-                self._link.close(0.0)
-                self._link = None
+                self._worker.close(0.0)
+                self._worker = None
             elif not wait:
                 break
             elif self.abandon is not None:
@@ -261,8 +261,8 @@ class Evaluator(Callback):
             if self.every and ended_well and (self.last is None or self._evaluated != self._newest_update):
                 self._evaluate(step, update, final=True)
         finally:
-            if self._link is not None:
-                self._link.close(0.0)
+            if self._worker is not None:
+                self._worker.close(0.0)
             for envs in (self._envs, self._screen):
                 if envs is not None:
                     envs.close()

@@ -2,7 +2,10 @@
 
 import copy
 import logging
+import threading
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,18 +13,49 @@ import torch
 
 from rlrun.collect.agents import Agent
 from rlrun.collect.collector import Collector, require_finite
-from rlrun.collect.links import GRACE, Link, ProcessLink, ThreadLink
-from rlrun.collect.unroll import Began, Failed, Go, Made, Refresh, UnrollRecipe, WeighGoals, counted, freeze
+from rlrun.collect.unroll import Began, Go, Made, Refresh, UnrollRecipe, WeighGoals, counted, freeze, unroll
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RequestError, WorkerError, require_one_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
 from rlrun.memory import Rollout, Table
+from rlrun.runs.worker import GRACE, Failed, Inbox, Worker
 
-LINKS: dict[str, Callable[[UnrollRecipe], Link]] = {"thread": ThreadLink, "process": ProcessLink}
+KINDS = ("thread", "process")
 POLL = 0.1  # seconds between two checks for signals and for the worker's end
 
 _messages = logging.getLogger("rlrun")
+
+
+class ThreadWorker:
+    """What a `Worker` is, in a thread of this process."""
+
+    def __init__(self, recipe: UnrollRecipe) -> None:
+        self.messages, self._jobs = Inbox(), Inbox()
+        # An environment may load a policy, which waits for no run but another one.
+        run = partial(copy_context().run, self._run, recipe)
+        self._thread = threading.Thread(target=run, name="unroll", daemon=True)
+        self._thread.start()
+
+    def _run(self, recipe: UnrollRecipe) -> None:
+        try:
+            unroll(recipe, self._jobs, lambda message: self.messages.put(copy.deepcopy(message)))
+        finally:
+            self.messages.close()
+
+    def send(self, job: Any) -> None:
+        self._jobs.put(job)
+
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def cause(self) -> str:
+        return "it ended"
+
+    def close(self) -> bool:
+        self._jobs.close()
+        self._thread.join(GRACE)
+        return not self._thread.is_alive()
 
 
 class AsyncCollector(Collector):
@@ -59,7 +93,7 @@ class AsyncCollector(Collector):
         max_unroll: int | None = None,
         **options: Any,
     ) -> None:
-        require_one_of("async.kind", kind, LINKS)
+        require_one_of("async.kind", kind, KINDS)
         if kind == "process" and env.maker is None:
             raise ConfigError(
                 f"async.kind=process: '{env.name}' was not made by rlrun.env.make; only kind=thread can use it"
@@ -83,7 +117,7 @@ class AsyncCollector(Collector):
         self.refresh = refresh
         self.interval = interval
         self.max_unroll = max_unroll
-        self.link: Link | None = None
+        self.worker: Worker | ThreadWorker | None = None
         self._allowed: Go | None = None  # the worker's newest job of stepping
         self._update = 0
         self._acted = 0  # update that the newest stored action was chosen after
@@ -123,7 +157,10 @@ class AsyncCollector(Collector):
         self.env.wrappers_elsewhere = wrappers
         self.executed = None  # the worker has replaced the actions of its steps
         self._allowed = None
-        self.link = LINKS[self.kind](recipe)
+        try:
+            self.worker = ThreadWorker(recipe) if self.kind == "thread" else Worker(unroll, recipe)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; async.kind=thread") from error
         self.push()
         return {"step": self.steps}
 
@@ -133,9 +170,9 @@ class AsyncCollector(Collector):
             self.push()
 
     def end_training(self, error: BaseException | None) -> dict[str, int]:
-        if self.link is None:
+        if self.worker is None:
             return super().end_training(error)
-        if self.link.close():
+        if self.worker.close():
             self.env.end()
         else:
             _messages.warning("the environment did not return from a step; its thread ends with the process")
@@ -143,7 +180,7 @@ class AsyncCollector(Collector):
 
     def push(self) -> None:
         """Send the current agent to the worker, for its next steps."""
-        self._linked().send(Refresh(freeze(self.agent), self._update))
+        self._working().send(Refresh(freeze(self.agent), self._update))
 
     def collect(self, steps: int, random: bool = False) -> int:
         self._require_stored(random)
@@ -161,7 +198,7 @@ class AsyncCollector(Collector):
         """Store the steps that are ready, up to `max_unroll`, without waiting; return how many."""
         if self._signals.requested is not None:
             self._signals.check()
-        before, rows = self.steps, self._linked().rows
+        before, rows = self.steps, self._working().messages
         most = np.inf if self.max_unroll is None else self.max_unroll
         self._allow(None)
         while self.steps - before < most and (message := rows.receive(0.0)) is not None:
@@ -171,10 +208,10 @@ class AsyncCollector(Collector):
         self._allow(None)
         return self.steps - before
 
-    def _linked(self) -> Link:
-        if self.link is None:
+    def _working(self) -> Worker | ThreadWorker:
+        if self.worker is None:
             raise RequestError("callbacks.collector is missing: the loader's collector must be among the callbacks")
-        return self.link
+        return self.worker
 
     def _allow(self, target: int | None) -> None:
         """Raise the limit of the worker's steps; random ones end exactly at `target`."""
@@ -185,7 +222,7 @@ class AsyncCollector(Collector):
             if more <= 0 or (more < self.queue // 4 and go.limit != target):
                 return
         self._allowed = go
-        self._linked().send(go)
+        self._working().send(go)
 
     def _next(self) -> Any:
         """Return the next message of the worker.
@@ -194,13 +231,13 @@ class AsyncCollector(Collector):
             WorkerError: it has ended.
             Stop: a signal came.
         """
-        link = self._linked()
-        while (message := link.rows.receive(POLL)) is None:
+        worker = self._working()
+        while (message := worker.messages.receive(POLL)) is None:
             self._signals.check()
-            if link.rows.closed or not link.alive():
-                if (message := link.rows.receive(GRACE)) is not None:  # its last messages may not have arrived yet
+            if worker.messages.closed or not worker.alive():
+                if (message := worker.messages.receive(GRACE)) is not None:  # its last messages may be late
                     return message
-                raise WorkerError(f"collector: its {self.kind} is gone: {link.cause()}")
+                raise WorkerError(f"collector: its {self.kind} is gone: {worker.cause()}")
         return message
 
     def _store_message(self, message: Began | Made | Failed) -> None:
@@ -221,7 +258,7 @@ class AsyncCollector(Collector):
 
     def _weigh_goals(self) -> None:
         if self.goal_generator is not None:
-            self._linked().send(WeighGoals(self.goal_generator.probabilities()))
+            self._working().send(WeighGoals(self.goal_generator.probabilities()))
 
     def _restart(self, episode_end: Array) -> Tree:
         return self._following
@@ -229,8 +266,8 @@ class AsyncCollector(Collector):
     @property
     def metrics(self) -> Mapping[str, Any]:
         metrics = {**super().metrics}
-        if self.link is not None:
-            metrics["async/queued"] = self.link.rows.qsize() * self.env.num_envs
+        if self.worker is not None:
+            metrics["async/queued"] = self.worker.messages.qsize() * self.env.num_envs
             metrics["async/age"] = self._update - self._acted  # of the newest stored action, in updates
         return metrics
 

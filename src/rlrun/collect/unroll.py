@@ -6,9 +6,7 @@ import io
 import pickle
 import random
 import time
-import traceback
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +17,12 @@ from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, re
 from rlrun.collect.collector import restart_by_seeds
 from rlrun.collect.executed import Executed
 from rlrun.collect.statistics import last_infos
-from rlrun.core.errors import ConfigError, describe_error
+from rlrun.core.errors import ConfigError
 from rlrun.core.seeds import EpisodeSeeds
 from rlrun.core.typing import Array, Stateful, Tree
 from rlrun.env import Env, Step
 from rlrun.env.wrapper_state import States
+from rlrun.runs.worker import Give, Inbox, failures
 
 PORTION = 100  # steps after which the states of wrappers are sent, within an episode
 
@@ -63,10 +62,6 @@ class WeighGoals(NamedTuple):
     probabilities: Array
 
 
-class Leave(NamedTuple):
-    """Job: close the environment, and end."""
-
-
 class Began(NamedTuple):
     """The envs were reset."""
 
@@ -85,37 +80,25 @@ class Made(NamedTuple):
     wrappers: States | None = None  # after it, now and then
 
 
-class Failed(NamedTuple):
-    """The worker failed."""
-
-    line: str
-    trace: str
-
-
-Give = Callable[[Any], None]
-
-
-def unroll(load: Callable[[], UnrollRecipe], jobs: Inbox, give: Give) -> None:
-    """Load the recipe, build the environment, step it as jobs request until a `Leave`, and close it.
+def unroll(recipe: UnrollRecipe, jobs: Inbox, give: Give) -> None:
+    """Build the environment, step it as jobs request until there are no more, and close it; a failure is a message.
 
     Messages may be in buffers that later steps overwrite: `give` copies.
     """
     env: Env | None = None
     try:
-        recipe = load()
-        torch.set_num_threads(recipe.threads)  # the default in a new thread is the number of cores
-        if recipe.own:
-            random.seed(recipe.seeds.branch)
-            np.random.seed(recipe.seeds.branch)
-            torch.manual_seed(recipe.seeds.branch)
-        env = recipe.make()
-        if recipe.wrappers:
-            env.load_wrappers(recipe.wrappers)
-        if recipe.goals is not None:
-            env.weigh_goals(recipe.goals)
-        _Unroller(recipe, env, jobs, give).run()
-    except (Exception, SystemExit) as error:
-        give(Failed(describe_error(error), traceback.format_exc()))
+        with failures(give):
+            torch.set_num_threads(recipe.threads)  # the default in a new thread is the number of cores
+            if recipe.own:
+                random.seed(recipe.seeds.branch)
+                np.random.seed(recipe.seeds.branch)
+                torch.manual_seed(recipe.seeds.branch)
+            env = recipe.make()
+            if recipe.wrappers:
+                env.load_wrappers(recipe.wrappers)
+            if recipe.goals is not None:
+                env.weigh_goals(recipe.goals)
+            _Unroller(recipe, env, jobs, give).run()
     finally:
         if env is not None:
             env.close()
@@ -151,7 +134,7 @@ class _Unroller:
         while True:
             waiting = self.steps >= self.limit or self.agent is None
             job = self.jobs.receive(None if waiting else max(self._next - time.monotonic(), 0.0))
-            if isinstance(job, Leave) or (job is None and self.jobs.closed):
+            if job is None and self.jobs.closed:
                 return False
             if isinstance(job, Go):
                 self.limit, self.acting_randomly = job
@@ -199,27 +182,6 @@ class _Unroller:
 def counted(agent: Any) -> dict[str, Any] | None:
     """Return the counters and generators of an agent, which the worker advances; None without any."""
     return agent.state_dict() if isinstance(agent, Stateful) and not isinstance(agent, nn.Module) else None
-
-
-class Inbox(SimpleQueue[Any]):
-    """A queue that can be closed; a reader may wait for the next item."""
-
-    closed = False  # True: nothing more will come
-
-    def close(self) -> None:
-        """Accept no more items."""
-        self.closed = True
-        self.put(None)  # wakes the reader
-
-    def receive(self, seconds: float | None = None) -> Any:
-        """Return the next item; None if none comes in time, or the queue is closed.
-
-        seconds: to wait; None = for ever.
-        """
-        try:
-            return self.get(not self.closed, seconds)
-        except Empty:
-            return None
 
 
 class _Freezer(pickle.Pickler):
