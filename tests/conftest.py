@@ -1,5 +1,6 @@
 """What tests of several folders share."""
 
+import functools
 import gc
 import importlib
 import logging
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.command import code_of, forget
 
-from rlrun.export import during
+from rlrun.export import during, making
 
 SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` leaves them out
     *("resume/test_completeness.py", "resume/test_exact.py", "values/test_values.py", "export/test_parity.py"),
@@ -74,6 +75,23 @@ def quick_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         patch.setattr(sqlite3, "connect", quick)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operators() -> Iterator[None]:
+    """Read the exporter's table of operators once in this process, which takes as long as writing a file."""
+    write = making.onnx_bytes
+
+    def once(*graph: Any, **options: Any) -> bytes:
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        if not hasattr(ONNXRegistry.from_torchlib, "cache_info"):
+            ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+        return write(*graph, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(making, "onnx_bytes", once)
         yield
 
 

@@ -15,6 +15,8 @@ from rlrun.runs.directory import RunDir, checkpoint_key
 SMALL = {  # of some updates
     "algorithm.hidden": "[8,8]",
     "algorithm.batch_size": 4,
+    "algorithm.particles": 4,
+    "algorithm.members": 3,
     "algorithm.warmup_steps": 16,
     "algorithm.horizon": 6,
     "algorithm.unroll": 6,

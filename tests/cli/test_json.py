@@ -12,7 +12,6 @@ import pytest
 import typer.main
 from tests.cli import agent
 from tests.command import code_of
-from tests.export.made import keep_operators
 
 import rlrun
 from rlrun.analysis import doctor
@@ -76,7 +75,6 @@ CALLS = [  # a command, its arguments, and a part of what it prints
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two short runs."""
-    keep_operators()  # else each export would read them again
     folder = tmp_path_factory.mktemp("runs")
     for name, seed in (("run", 0), ("other", 1)):
         rlrun.train([*RUN, "env=cartpole", f"seed={seed}"], run_dir=folder / name)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from tests.export.made import SPACES, keep_operators
+from tests.export.made import SPACES
 from tests.pace import within
 
 import rlrun
@@ -92,7 +92,6 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    keep_operators()
     return Runs(tmp_path_factory.mktemp("runs"))
 
 

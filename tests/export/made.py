@@ -1,6 +1,5 @@
 """Policies to export, as configs build them."""
 
-import functools
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -46,14 +45,6 @@ def make(*overrides: str) -> Made:
     builder = builder_of(composed.config, device=device, num_envs=1)
     torch.manual_seed(3)
     return Made(builder.get("agent"), builder.get("env"), builder.built)
-
-
-def keep_operators() -> None:
-    """Read the exporter's table of operators once in this process, which takes as long as writing a file."""
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    if not hasattr(ONNXRegistry.from_torchlib, "cache_info"):
-        ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
 
 
 def file_of(graph: Graph) -> bytes:

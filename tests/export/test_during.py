@@ -5,7 +5,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.export.made import keep_operators
 
 import rlrun
 from rlrun.commands.train import Experiment
@@ -17,7 +16,6 @@ from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
 
 pytest.importorskip("onnx")
-keep_operators()
 WORDS = (
     *("algorithm=dqn", "env=cartpole", "+with=export_onnx", "algorithm.hidden=[8]", "algorithm.warmup_steps=20"),
     *("evaluation.every=0", "logger=[]", "log.every=0"),

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 from tests.command import code_of
-from tests.export.made import SMALL, SPACES, file_of, keep_operators, make
+from tests.export.made import SMALL, SPACES, file_of, make
 
 import rlrun
 from rlrun.collect.video import Stage
@@ -55,7 +55,6 @@ class Exports:
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory):
-    keep_operators()
     return Exports(tmp_path_factory.mktemp("exports"))
 
 

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 from tests.command import code_of
-from tests.export.made import keep_operators
 
 import rlrun
 from rlrun.core.errors import RequestError, RlrunError
@@ -31,11 +30,6 @@ exec(compile(open(sys.argv[0]).read(), sys.argv[0], "exec"))
 """
 
 
-@pytest.fixture(autouse=True)
-def _quick():
-    keep_operators()
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "run"
@@ -47,7 +41,6 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(run):
-    keep_operators()
     return rlrun.export_onnx(run, seed=7)
 
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from tests.configs import ALGORITHMS, actions
-from tests.export.made import SMALL, SPACES, file_of, keep_operators, make, proven
+from tests.export.made import SMALL, SPACES, file_of, make, proven
 
 from rlrun.collect import PolicyAgent, RandomAgent
 from rlrun.collect.unroll import freeze
@@ -32,11 +32,6 @@ ENVS = {"seditor": "env=constrainedbandit"}  # where rewards are of two numbers
 ALIKE = (  # they act by the very same agent, which is proven once
     *(("a2c", "ppo", "trac"), ("bc", "iql"), ("ddpg", "sarsa_ddpg"), ("sac", "sarsa")),
 )
-
-
-@pytest.fixture(autouse=True)
-def _quick():
-    keep_operators()
 
 
 FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
