@@ -9,12 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch.distributed.run
 from tests.identical import compare
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from rlrun.config.expansion import Job
 from rlrun.core import distributed
 from rlrun.runs.directory import RunDir
 from rlrun.sweep import scheduler, sweeping
+from rlrun.sweep.command import call
 from rlrun.sweep.directory import SweepDir
 from rlrun.sweep.sweeping import is_sweep, sweep
 
@@ -110,6 +114,24 @@ def test_torchrun_starts_the_ranks_of_a_job(project, rlrun, monkeypatch):
     monkeypatch.setattr(distributed, "_world_size", 2)
     refused = rlrun("train", "-m", *TINY, "seed=0,1")
     assert (refused.code, refused.err.count("launcher.ranks=2")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SignalException("SIGTERM", signal.SIGTERM), 75),
+        (ChildFailedError("rlrun", {1: ProcessFailure(0, 7, 75, "")}), 75),
+        (ChildFailedError("rlrun", {1: ProcessFailure(0, 7, -9, "")}), -9),
+    ],
+)
+def test_exit_codes_behind_torchrun_are_those_of_its_processes(error, code, monkeypatch):
+    def main(arguments):
+        assert arguments == ["--standalone", "--nproc-per-node=2", "-m", "rlrun", "train"]
+        raise error
+
+    monkeypatch.setattr(torch.distributed.run, "main", main)
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert call(("train",), Job("a", (), "a"), ranks=2) == code
 
 
 def test_jobs_are_what_single_runs_are_and_more_values_and_budget_are_added(project, rlrun):

@@ -36,8 +36,9 @@ def call(arguments: tuple[str, ...], job: Job, ranks: int = 1) -> int:
 
 
 def _call_torchrun(arguments: list[str]) -> int:
-    """Be torchrun; return the exit code of the process that failed first, of which torchrun itself makes 1."""
+    """Be torchrun; return the exit code of the process that failed first, which torchrun itself would turn into 1."""
     from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)  # they find what this one does
@@ -45,6 +46,8 @@ def _call_torchrun(arguments: list[str]) -> int:
         run.main(arguments)
     except ChildFailedError as error:
         return error.get_first_failure()[1].exitcode
+    except SignalException:  # it has passed it on, and the processes have ended
+        return STOPPED
     return 0
 
 
