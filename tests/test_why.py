@@ -351,7 +351,6 @@ FIXED_LENGTH = {"episode/truncated": 0, "episode/length": 11, "episode/return": 
         (rollout, {"episode/return": (1e-8, 1e-7)}, {}, {}, "scale of rewards"),
         (replay, LARGE, {"memory.adaptors": {"return_norm": None}}, {}, "scale of rewards"),
         (rollout, {"observation/size": 1e-5}, {}, {}, "scale of observations"),
-        (replay, {}, {"algorithm.lr": 0.1}, {}, "learning rate too high"),
         (rollout, {"policy/clipped": 0.5}, {}, {}, "policy moves too far in an update"),
         (
             replay,
@@ -361,7 +360,18 @@ FIXED_LENGTH = {"episode/truncated": 0, "episode/length": 11, "episode/return": 
             "time limit reported as termination",
         ),
         (replay, {}, {}, {"status": "failed", **NO_UPDATE}, "failed run"),
+        (
+            replay,
+            {"episode/raw_return": (-1_400, -300), "evaluation/mean_return": -1_500},
+            {},
+            {},
+            "evaluation far below training",
+        ),
         # What only looks like a cause:
+        (replay, {}, {"algorithm.lr": 0.1}, {}, None),  # of SGD, whose steps are no multiple of it
+        (replay, {}, {"algorithm.warmup_steps": 9_500}, {"updates": 500}, None),  # rows of another run were there
+        (replay, {"episode/return": (-12, -8), "episode/raw_return": (-1_400, -300)}, {}, {}, None),
+        (replay, {"episode/return": (-2, -1), "episode/raw_return": 900, "value/mean": 20}, {}, {}, None),
         *((replay, {}, {}, {"status": status, **NO_UPDATE}, None) for status in ("running", "interrupted", "stopped")),
         (replay, {}, {"algorithm.tau": 1.0, "algorithm.target_every": 15_000}, {"status": "running"}, None),
         (replay, {}, {"callbacks.reward_weights.rate": 1e-6}, {}, None),  # of the mean behind `with=lagrangian`

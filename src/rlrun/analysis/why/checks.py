@@ -4,7 +4,7 @@ import math
 from statistics import median
 from typing import NamedTuple
 
-from rlrun.analysis.why.facts import ENOUGH, Facts, NotApplicable, Number, Unknown, median_of_newer_half, override
+from rlrun.analysis.why.facts import ENOUGH, RAW, Facts, NotApplicable, Number, Unknown, median_of_newer_half, override
 
 ENDLESS = 5_000  # steps of an env without an end, where no time limit is known
 LARGE, SMALL = 1e4, 1e-3  # sums of discounted rewards
@@ -126,7 +126,9 @@ def overestimation(facts: Facts) -> Found | None:
         raise NotApplicable
     value, far = median_of_newer_half(facts.values("value/mean", 3)), horizon(discount)
     rewards: list[float] = []  # of a step, on average over an episode
-    for family in ("episode/", "evaluation/mean_"):
+    for family in (
+        ("episode/",) if RAW in facts.series else ("episode/", "evaluation/mean_")
+    ):  # evaluations pay raw ones
         pairs = zip(facts.series.get(f"{family}return", []), facts.series.get(f"{family}length", []), strict=False)
         rewards += [total.value / max(length.value, 1.0) for total, length in pairs]
     if len(rewards) < 3:

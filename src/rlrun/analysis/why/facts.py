@@ -18,6 +18,7 @@ from rlrun.runs.files import known, read_bytes
 from rlrun.runs.progress import LINE_BYTES, last_line, lines_of, number_of, record_of
 
 METRIC_BYTES = 1 << 26  # of a file of metrics; the rest is not read
+RAW = "episode/raw_return"  # beside returns of rewards that wrappers changed
 ENOUGH = 6  # evaluations that make a curve
 
 
@@ -167,8 +168,21 @@ class Facts:
     @property
     def rise(self) -> float:
         """How much returns rose over the run, as a share of their range; 0 if they are all the same."""
-        returns = self.values("episode/return", 4)
+        returns = self.training_returns(4)
         return (median_of_newer_half(returns) - returns[0]) / ((max(returns) - min(returns)) or 1.0)
+
+    @property
+    def lowest_return(self) -> float:
+        """The lowest mean return of training."""
+        return min(self.training_returns())
+
+    def training_returns(self, least: int = 1) -> list[float]:
+        """Return the mean returns of episodes, as the environment pays them where a wrapper changes rewards.
+
+        Raises:
+            Unknown: there are fewer than `least`.
+        """
+        return self.values(RAW if RAW in self.series else "episode/return", least)
 
     @property
     def reward_size(self) -> float:
