@@ -15,7 +15,7 @@ from rlrun.config import compose
 from rlrun.config import load as load_config
 from rlrun.config.expansion import identity
 from rlrun.core import distributed
-from rlrun.core.errors import ConfigError, Left, RunDirError
+from rlrun.core.errors import ConfigError, Left, RequestError, RunDirError
 from rlrun.loading.assembly import builder_of, shares
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
@@ -285,10 +285,38 @@ def test_what_numbers_depend_on_and_is_not_as_it_was_is_told(left, caplog):
 ONCE = (*DQN, *SHORT, "stop.env_steps=20", "evaluation.every=0")
 
 
+LEFT = (  # by a start that was killed, of a run with parts of others
+    *("config.yaml", "overrides.txt", ".overrides.txt.1-2.tmp", ".manifest.json.1-2.tmp", "log.txt"),
+    *("checkpoints/latest", "checkpoints/.latest.1-2.tmp", "checkpoints/0000000000-0000000000/state.json"),
+    *(
+        "checkpoints/0000000000-0000000000/tensors.1.safetensors",
+        "checkpoints/.0000000000-0000000000.1.tmp/manifest.json",
+    ),
+    *(f"checkpoints/segments/{'0a' * 32}.safetensors", "checkpoints/segments/.1-2.tmp"),
+)
+STATUS = {"status.json": '{"status": "failed"}'}
+MINE = {  # files of the user's, where a run was started or not
+    "a name that begins like a run's": {"config.yaml.bak": "n", **STATUS},
+    "a folder that begins like a run's": {"checkpoints-2024/weights.pt": "precious", **STATUS},
+    "a hidden file": {".config.yaml": "n", **STATUS},
+    "among the checkpoints": {"checkpoints/epoch1.pt": "x", **STATUS},
+    "in a checkpoint": {"checkpoints/0000000000-0000000000/weights.pt": "x", **STATUS},
+    "among the segments": {"checkpoints/segments/mine.safetensors": "x", **STATUS},
+    "a folder with the name of a file": {"log.txt/today": "l", **STATUS},
+    "a run's names where none was started": {"config.yaml": "a: 1", "log.txt": "l"},
+    "checkpoints where none was started": {"checkpoints/latest": "7"},
+    "a status": {"status.json": '{"status": "fine"}'},
+    "a lock": {"lock": "17"},
+}
+
+
 def test_a_run_of_the_same_overrides_is_resumed_in_its_folder(tmp_path):
     (tmp_path / "status.json").write_text('{"status": "failed", "attempts": 2}')  # of a job that could not start
     (tmp_path / "checkpoints").mkdir()  # of a start that was killed
-    (tmp_path / ".config.yaml.1-2.tmp").touch()
+    for name in LEFT:
+        place = tmp_path / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
     composed = compose(ONCE)
     first = resuming.proceed(composed, tmp_path, digest=identity(composed.config))
     before = stamps(tmp_path)
@@ -316,6 +344,42 @@ def test_another_folder_is_refused_and_stays_as_it_is(overrides, digest, message
     with pytest.raises(RunDirError, match=message):
         resuming.proceed(compose(overrides), folder)
     assert [path for path, _ in stamps(folder) if path.name != "lock"] == before
+
+
+@pytest.mark.parametrize("case", MINE)
+@pytest.mark.parametrize("start", [rlrun.train, resuming.proceed])
+def test_no_file_of_the_users_is_deleted(case, start, tmp_path):
+    for name, content in MINE[case].items():
+        place = tmp_path / "run" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(content)
+    before = stamps(tmp_path)
+    first = next(iter(MINE[case])).split("/")[0]
+    with pytest.raises(RunDirError, match=rf"^run directory \S+ is not empty: it holds .*{first}[^;]*$"):
+        start(compose(ONCE), run_dir=tmp_path / "run")
+    assert stamps(tmp_path) == before
+
+
+def test_a_link_is_the_users(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "latest").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "status.json").write_text(STATUS["status.json"])
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
+    with pytest.raises(RunDirError, match=r"is not empty: it holds checkpoints$"):
+        resuming.proceed(compose(ONCE), tmp_path / "run")
+    assert (tmp_path / "disk" / "latest").exists()
+
+
+def test_a_start_that_fails_deletes_nothing(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "status.json").write_text(STATUS["status.json"])
+    (tmp_path / "log.txt").write_text("what was loaded")
+    (tmp_path / "lock").touch()
+    before = stamps(tmp_path)
+    with pytest.raises(RequestError):
+        resuming.proceed(compose([*ONCE, "env.kwargs={nonsense: 1}"]), tmp_path)
+    assert stamps(tmp_path) == before
 
 
 def test_another_config_than_the_jobs_is_refused(tmp_path):

@@ -189,12 +189,12 @@ def test_a_sweep_names_its_preset_and_each_jobs_return(project, rlrun):
 )
 def test_wrong_requests_make_nothing(overrides, message, project, rlrun):
     (project / "full").mkdir()
-    (project / "full" / "file").touch()
+    (project / "full" / "jobs.csv").touch()
     done = rlrun(*overrides)
     assert done.code == 2
     assert message in done.err
     assert done.err.count("\n") == 1
-    assert [path.name for path in project.rglob("*")] == ["full", "file"]
+    assert [path.name for path in project.rglob("*")] == ["full", "jobs.csv"]
 
 
 def test_of_two_sweeps_that_begin_at_once_each_has_its_folder(project):

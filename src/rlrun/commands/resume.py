@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun.checkpointing import load
-from rlrun.commands.train import Experiment, Result, train
+from rlrun.commands.train import Experiment, Result, begin
 from rlrun.config import Composed, kept
 from rlrun.config.expansion import changeable, identity
 from rlrun.config.interpolation import dotted, leaves, mentions, plain
@@ -87,6 +87,8 @@ def proceed(composed: Composed, run_dir: Path, digest: str | None = None, trust:
 
     def prepare() -> list[str] | None:
         """Keep others from the folder; return the overrides that change in the run there, None if there is none."""
+        if directory.path.is_dir() and not is_run(directory.path):
+            directory.require_begun()
         directory.path.mkdir(parents=True, exist_ok=True)
         _, locked = stack.enter_context(hold_run(directory))
         if not locked:
@@ -97,7 +99,6 @@ def proceed(composed: Composed, run_dir: Path, digest: str | None = None, trust:
                     "these overrides make another config than when the sweep began: conf/ has changed; undo that, "
                     "or begin another sweep"
                 )
-            directory.clear()
             return None
         recorded = directory.read_overrides()
         if {*asked} - {*changeable(asked)} != {*recorded} - {*changeable(recorded)}:
@@ -108,7 +109,7 @@ def proceed(composed: Composed, run_dir: Path, digest: str | None = None, trust:
         with ExitStack() as stack:
             news = distributed.by_first(prepare, InProgress)
             if news is None:
-                return train(composed, run_dir=directory.path)
+                return begin(composed, directory.path, anew=True)
             return resume(directory.path, news, trust=trust)
     except InProgress as error:
         raise Left(str(error)) from error

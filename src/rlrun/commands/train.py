@@ -401,9 +401,18 @@ def train(
         RequestError: the request is wrong; nothing was written.
         RlrunError: the run failed; `status.json` says so.
     """
-    if start is not None:
-        return train(started(overrides, os.fspath(start), config_dir, trust=trust), run_dir=run_dir)
-    composed = composed_of(overrides, config_dir)
+    if start is None:
+        return begin(composed_of(overrides, config_dir), run_dir)
+    return begin(started(overrides, os.fspath(start), config_dir, trust=trust), run_dir)
+
+
+@distributed.joined()
+@process_restored()
+def begin(composed: Composed, run_dir: os.PathLike[str] | str | None = None, *, anew: bool = False) -> Result:
+    """Train an agent by a composed config, in a new run directory.
+
+    anew: `run_dir` may hold what a start left that was killed before it was a run; it is deleted once all parts exist.
+    """
     fix_time(composed.config)
     run_dir = folder_of("hydra.run.dir", composed) if run_dir is None else run_dir
     experiment = Experiment(composed)
@@ -414,7 +423,7 @@ def train(
         name = experiment.env_name
         directory = RunDir.create(algorithm=composed.choices["algorithm"], env=name, seed=composed.config.seed)
     else:
-        directory = RunDir.claim(run_dir)
+        directory = RunDir.claim(run_dir, anew=anew)
     with experiment.begin(directory):
         summary = experiment.train(directory)
     return Result(directory.path, summary, composed.config, experiment.trainer)

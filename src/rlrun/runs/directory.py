@@ -34,15 +34,16 @@ SILENT = 300.0  # seconds without a heartbeat after which a run counts as interr
 PIDS = 2**31 - 1  # the largest number of a process
 NAME = 255  # bytes of a folder's name, at most
 _output = logging.getLogger("rlrun.output")  # what commands print next to their result
-CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
-OF_A_START = (
-    "checkpoints",
-    "config.yaml",
-    "overrides.txt",
-    "status.json",
-    "manifest.json",
-    "log.txt",
-)  # its first files
+_NOTES = r"(config\.yaml|overrides\.txt|status\.json|manifest\.json)"
+_STEP = r"\d{10,}-\d{10,}"
+CHECKPOINT = re.compile(_STEP)
+FOLDERS_OF_A_START = re.compile(rf"checkpoints(/(segments|{_STEP}|\.{_STEP}\.\d+\.(tmp|old)))?")
+FILES_OF_A_START = re.compile(
+    rf"lock|log\.txt|{_NOTES}|\.{_NOTES}\.\d+-\d+\.tmp|checkpoints/(latest|\.latest\.\d+-\d+\.tmp)"
+    r"|checkpoints/segments/([0-9a-f]{64}\.safetensors|\.\d+-\d+\.tmp)"
+    rf"|checkpoints/({_STEP}|\.{_STEP}\.\d+\.(tmp|old))/(manifest\.json|state\.json|tensors(\.\d+)?\.safetensors)"
+)
+BEFORE_STATUS = re.compile(r"lock|\.status\.json\.\d+-\d+\.tmp")  # the files of a start that come first
 
 
 class RunDir:
@@ -94,8 +95,10 @@ class RunDir:
         return run
 
     @classmethod
-    def claim(cls, path: str | os.PathLike[str]) -> RunDir:
+    def claim(cls, path: str | os.PathLike[str], *, anew: bool = False) -> RunDir:
         """Take the folder that the user named: made if absent, used if empty.
+
+        anew: also delete what a start left that was killed before the folder was a run; all but its status.
 
         Raises:
             RunDirError: it holds a run or other files, is a file, or is not writable.
@@ -107,14 +110,38 @@ class RunDir:
             if is_run(run.path):
                 way_out = f"continue it: rlrun resume {run.path}, or name another folder"
                 raise RunDirError(f"run directory {run.path} holds a run already; {way_out}")
+            run.require_begun()
             run._found = [path for path in (run.lock, run.status) if path.exists()]  # of a job that failed to start
-            names = sorted(entry.name for entry in run.path.iterdir() if entry not in run._found)
-            if names or not run._take():
-                begun = all(name.lstrip(".").startswith(OF_A_START) for name in names)
-                way_out = "; --continue begins anew there" if begun else ""
-                content = _some(names or ["checkpoints"])
-                raise RunDirError(f"run directory {run.path} is not empty: it holds {content}{way_out}")
+            entries = [entry for entry in run.path.iterdir() if entry not in run._found]
+            for entry in entries if anew else ():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            if (entries and not anew) or not run._take():
+                content = _some(sorted(entry.name for entry in entries) or ["checkpoints"])
+                raise RunDirError(
+                    f"run directory {run.path} is not empty: it holds {content}; --continue begins anew there"
+                )
         return run
+
+    def require_begun(self) -> None:
+        """Refuse a folder that holds anything but what a start leaves that was killed before the folder was a run.
+
+        Raises:
+            RunDirError: naming what else it holds.
+        """
+        lock_is_ours = head(self.lock, 8).strip(b"\0") in (b"", b'{"token"')  # zeros after a power cut
+        begun = known(self.status).get("status") in get_args(Status)
+        files_of_a_start = FILES_OF_A_START if begun else BEFORE_STATUS
+        others = [] if lock_is_ours else ["lock"]
+        for root, folders, files in os.walk(self.path):
+            for names, pattern in ((folders, FOLDERS_OF_A_START), (files, files_of_a_start)):
+                for name in list(names):
+                    place = Path(root, name)
+                    within = place.relative_to(self.path).as_posix()
+                    if place.is_symlink() or not pattern.fullmatch(within):
+                        names.remove(name)  # and search no folder of the user's
+                        others.append(within)
+        if others:
+            raise RunDirError(f"run directory {self.path} is not empty: it holds {_some(sorted(others))}")
 
     def _make(self) -> bool:
         """Make the folder by one atomic mkdir; False where it exists."""
@@ -128,18 +155,6 @@ class RunDir:
             self._remove_made()
             raise RunDirError(f"run directory {self.path} cannot be made: {reason(error)}") from error
         return self._take()
-
-    def clear(self) -> None:
-        """Empty a folder of all that a start left which was killed before the folder was a run, but its status.
-
-        Raises:
-            RunDirError: it holds other files.
-        """
-        entries = [entry for entry in self.path.iterdir() if entry not in (self.status, self.lock)]
-        if others := sorted(entry.name for entry in entries if not entry.name.lstrip(".").startswith(OF_A_START)):
-            raise RunDirError(f"run directory {self.path} is not empty: it holds {_some(others)}")
-        for entry in entries:
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def _take(self) -> bool:
         """Make the subfolder that marks a folder as taken, in one step; False where another process was faster."""

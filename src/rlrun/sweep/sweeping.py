@@ -36,6 +36,9 @@ from rlrun.sweep.search.search import ANSWER
 from rlrun.sweep.search.settings import ABOUT as SEARCH
 
 ABOUT = "sweep.json"
+OF_A_START = re.compile(  # what a process has made that begins the same sweep just now
+    r"jobs|logs|jobs\.lock|(\.)?(jobs\.jsonl|sweep\.json|search\.json)(?(1)\.\d+-\d+\.tmp)"
+)
 PRIMARY = "multirun"  # the config file that lists the groups of a sweep's own overrides
 
 
@@ -260,10 +263,9 @@ def _sweep_folder(folder: Path | None) -> Path:
     folder = folder.absolute()
     if is_run(folder):
         raise RunDirError(f"sweep directory {folder} holds a run; name another folder")
-    if folder.is_dir() and not is_sweep(folder):
-        ours = ("jobs", "logs", ABOUT, SEARCH)  # of a process that begins the same sweep just now
-        if not all(entry.name.lstrip(".").startswith(ours) for entry in folder.iterdir()):
-            raise RunDirError(f"sweep directory {folder} is not empty, and no sweep")
+    entries = folder.iterdir() if folder.is_dir() and not is_sweep(folder) else ()
+    if not all(OF_A_START.fullmatch(entry.name) for entry in entries):
+        raise RunDirError(f"sweep directory {folder} is not empty, and no sweep")
     _make(folder)
     return folder
 
