@@ -82,6 +82,21 @@ def test_options_of_layers_that_are_replaced_are_refused(options, message):
         QNetwork(Spaces(VECTOR, Discrete(3)), layers=partial(Rows, 3), **options)
 
 
+@pytest.mark.parametrize(
+    ("network", "actions", "outputs", "read"),
+    [
+        (Policy, box(1), 1, "1 means and 0 logits; 1 log_std of its own"),
+        (Policy, box(1), 2, "1 means, 1 log_std and 0 logits"),
+        (ActorCritic, box(1), 2, "1 means and 0 logits, then 1 of value; 1 log_std of its own"),
+        (ActorCritic, box(1), 3, "1 means, 1 log_std and 0 logits, then 1 of value"),
+        (ActorCritic, Discrete(3), 4, "0 means and 3 logits, then 1 of value"),
+    ],
+)
+def test_a_policy_says_how_it_reads_outputs(network, actions, outputs, read):
+    policy = network(Spaces(VECTOR, actions), layers=partial(Rows, outputs))
+    assert policy.outputs == f"outputs [B, {outputs}] are {read}"
+
+
 def test_a_gaussian_has_mean_and_log_std_in_this_order():
     gaussian = SquashedGaussian(Spaces(VECTOR, ACTION), layers=partial(Rows, 4))
     seen = draw(VECTOR, 5)

@@ -55,7 +55,7 @@ def check(
         *(f"untrained {path}: no loss steps its parameters" for path in experiment.untrained()),
         *(f"budget    {line}" for line in experiment.budget_notes()),
         *(f"unused    {line}" for line in experiment.unused_notes()),
-        *(f"own       {line}" for line in experiment.left_out_notes()),
+        *(f"own       {line}" for line in experiment.own_notes()),
         *(f"wrappers  {line}" for line in experiment.wrapper_notes()),
     ]
 

@@ -46,7 +46,7 @@ from rlrun.loading.assembly import (
     stateful,
 )
 from rlrun.memory import Table
-from rlrun.nn import MixedPrecision
+from rlrun.nn import MixedPrecision, Policy
 from rlrun.runs.code import Code
 from rlrun.runs.directory import RunDir, Status
 from rlrun.runs.files import write_json
@@ -145,9 +145,11 @@ class Experiment:
         texts = self.composed.overrides if kinds <= {None, "rlrun.nn.Encoder"} else ()  # others may have a state
         return [f"{text} is idle: algorithm.recurrent is null" for text in texts if text.split("=")[0] in OF_RECURRENT]
 
-    def left_out_notes(self) -> list[str]:
-        """Name the keys of packaged parts that the user's classes in their places do not take."""
-        return [f"{path}: {text}" for path, text in self.builder.left_out.items()]
+    def own_notes(self) -> list[str]:
+        """Name what the user's classes in the places of packaged ones do not take, and how their outputs are read."""
+        policies = {path: part for path, part in self.builder.built.items() if isinstance(part, Policy)}
+        read = {path: policy.outputs for path, policy in policies.items() if policy.outputs}
+        return [f"{path}: {text}" for path, text in (*self.builder.left_out.items(), *read.items())]
 
     def wrapper_notes(self) -> list[str]:
         """Warn of wrappers that learn and offer no state, so that evaluations and loaded policies start without it."""
@@ -292,7 +294,7 @@ class Experiment:
         status: Status = "failed"
         failure: str | None = None
         try:
-            for line in self.left_out_notes():
+            for line in self.own_notes():
                 run_dir.echo(line)
             for line in (*self.budget_notes(), *self.unused_notes(), *self.wrapper_notes(), *self.code.notes()):
                 run_dir.echo(line, logging.WARNING)

@@ -173,6 +173,7 @@ class Policy(Remembering):
         super().__init__()
         require_bounded(spaces.action, type(self).__name__)
         self.own = layers is not None
+        self.outputs = ""  # of a module of one's own, as they are read
         if layers is not None:
             require_alone(encoder, core)
             hidden, encoder = (), OwnLayers(layers, behind=self.further)
@@ -205,7 +206,8 @@ class Policy(Remembering):
         count = codec.continuous + codec.width + value
         wanted = {count: f"{codec.continuous} means and {codec.width} logits{behind}"}
         if codec.continuous:
-            wanted[count + codec.continuous] = f"with {codec.continuous} log_std behind the means"
+            means = f"{codec.continuous} means, {codec.continuous} log_std and {codec.width} logits"
+            wanted[count + codec.continuous] = f"{means}{behind}"
         require_outputs(self.trunk.size, wanted, layers)
         with probing(self):  # another number of rows than outputs, so that one is not taken for the other
             rows = self.trunk(zeros(spaces.observation, self.trunk.size + 1))
@@ -213,6 +215,8 @@ class Policy(Remembering):
         if any(is_distribution(part) for part in logits.split(codec.branches, -1)):
             raise ConfigError("layers: the module gives probabilities, wanted logits: leave the softmax out")
         spread: Spread = "free" if self.trunk.size == count else "observation"
+        free = f"; {codec.continuous} log_std of its own" if codec.continuous and spread == "free" else ""
+        self.outputs = f"outputs [B, {self.trunk.size}] are {wanted[self.trunk.size]}{free}"
         return ActionHead(spaces, None, spread=spread, **options)
 
     def encoders(self) -> list[Trunk]:
