@@ -31,6 +31,12 @@ def sac(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def other(tmp_path_factory) -> Path:
+    """Another run of the same algorithm; its name has what a grammar reads otherwise."""
+    return rlrun.train([*SAC, *TINY, "seed=9"], run_dir=tmp_path_factory.mktemp("runs") / "a, b").run_dir
+
+
+@pytest.fixture(scope="module")
 def dqn(tmp_path_factory) -> Path:
     return rlrun.train([*DQN, *TINY], run_dir=tmp_path_factory.mktemp("runs") / "dqn").run_dir
 
@@ -126,8 +132,7 @@ def test_networks_alone(sac, unforked):
     assert here.builder.get("loader").start is None  # the warm-up comes first
 
 
-def test_two_parents_and_the_longest_prefix_decides(sac, unforked, tmp_path):
-    other = rlrun.train([*SAC, *TINY, "seed=9"], run_dir=tmp_path / "a, b").run_dir
+def test_two_parents_and_the_longest_prefix_decides(sac, other, unforked):
     places = f"networks: {sac}@40, networks.policy: '{other}@80', networks.temperature: null, memory: '{other}'"
     here = begun(f"init={{{places}}}")
     assert holds(here, "networks.critics", states(sac, "40")["networks.critics"])
@@ -154,6 +159,49 @@ def test_moments_and_targets_of_networks_that_are_not_taken_stay_initial(dqn):
     moments, target = optimizer(experiment)["state"], experiment.parts["callbacks.q_target"].state_dict()["target"]
     assert not moments
     assert same(target, experiment.parts["networks.critics"].state_dict())
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("init.from=SAC", "init.networks.critics='OTHER'"),
+        ("init.from=SAC", "init.networks.critics=SAC@40"),
+        ("init.from=SAC", "init.networks.critics.layers.layers.0.weight='OTHER'"),
+        ("init.from=SAC", "init.networks.critics.layers.layers.0.weight=null"),
+        ("init.from=SAC", "init.networks.critics=SAC:callbacks.q_target.target"),
+        ("init.networks=SAC", "init.callbacks='OTHER'"),
+        ("init.networks=SAC", "init.callbacks=SAC@40"),
+    ],
+)
+def test_moments_and_targets_of_another_network_stay_initial(sac, other, overrides):
+    """Of the same shapes: one of another run, another checkpoint or another name."""
+    here = begun(*(text.replace("SAC", str(sac)).replace("OTHER", str(other)) for text in overrides))
+    assert not optimizer(here)["state"]
+    assert holds(here, "networks.critics", here.parts["callbacks.q_target"].target_network.state_dict())
+    assert "callbacks.q_loss (networks.critics" in here.fork.lines[-2]
+    assert here.fork.lines[-1].startswith("target networks that equal their networks: callbacks.q_target (networks.cr")
+
+
+def test_moments_and_targets_of_the_same_checkpoint_by_another_text(sac, whole):
+    here = begun(f"init.networks={sac}", f"init.callbacks={sac.parent}/../{sac.parent.name}/sac@100")
+    for part in ("q_loss", "policy"):
+        assert same(optimizer(here, part)["state"], optimizer(whole, part)["state"])
+    assert same(*(experiment.parts["callbacks.q_target"].target_network.state_dict() for experiment in (here, whole)))
+
+
+def test_a_target_depends_on_no_network_but_the_one_it_follows(sac):
+    here = fork(sac, "init.networks.policy=null")
+    target = here.parts["callbacks.q_target"].target_network.state_dict()
+    assert same(target, states(sac)["callbacks.q_target"]["target"])
+    assert here.fork.lines[1:] == ["initial values: callbacks.policy (networks.policy has initial values)"]
+
+
+def test_a_network_from_the_target_network_of_another_run(sac):
+    here = begun(f"init.networks.critics={sac}:callbacks.q_target.target")
+    assert holds(here, "networks.critics", states(sac)["callbacks.q_target"]["target"])
+    assert here.fork.lines[0].endswith("networks.critics (callbacks.q_target.target there)")
+    with pytest.raises(ConfigError, match=r"layers.layers.2.weight \(not here\)"):
+        begun(f"init.networks.critics={sac}:callbacks.q_target.target", "algorithm.hidden=[8]")
 
 
 def test_a_piece_of_a_network_under_another_name(sac):
@@ -193,11 +241,12 @@ def test_what_differs_keeps_its_initial_values_where_that_is_asked_for(sac):
     assert "networks.critics (3 of 6)" in here.fork.lines[0]
     for part in (
         f"networks.critics.{second} (",
-        "callbacks.q_loss.optimizer (",
-        "callbacks.q_target.target (",
+        f"callbacks.q_loss (networks.critics.{second} has initial values)",
         "memory (",
     ):
         assert part in here.fork.lines[1], part
+    target = f"callbacks.q_target (networks.critics.{second} has initial values)"
+    assert here.fork.lines[2] == f"target networks that equal their networks: {target}"
 
 
 def test_a_part_that_the_parent_lacks_starts_as_built(sac):

@@ -1,0 +1,197 @@
+"""What parts of a new run can take of other runs: tensors of the same shapes, moments of the same networks."""
+
+import copy
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlrun.callbacks import TargetCallback
+from rlrun.commands.fork.sources import Source, Taken, full_name, some
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.typing import Stateful
+from rlrun.memory import Table
+
+
+class Fits:
+    """The values of other runs that parts of a new one can take, and why others are not taken.
+
+    Args:
+        parts: of the new run, by config path.
+        own: their entries.
+        taken: where each entry shall come from.
+        sources: that were read.
+
+    Attributes:
+        values: part -> entry -> value.
+        left: what stays at its initial values -> why.
+        following: target networks that become equal to their networks -> why.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, Stateful],
+        own: Mapping[str, Mapping[str, Any]],
+        taken: Mapping[str, Mapping[str, Taken]],
+        sources: Mapping[str, Source],
+    ) -> None:
+        self.parts, self.own, self.taken, self.sources = parts, own, taken, sources
+        self.values: dict[str, dict[str, Any]] = {}
+        self.left: dict[str, str] = {}
+        self.following: dict[str, str] = {}
+        # id of a network's tensor -> the checkpoints that it comes from, and whether under its own name
+        self._origins: dict[int, set[tuple[Path, bool]]] = {}
+
+    def take(self, path: str, strict: bool) -> None:
+        """Take what fits a part; networks come first, as the state of callbacks depends on where they come from.
+
+        Raises:
+            ConfigError: something does not fit, and `strict`.
+        """
+        part, entries = self.parts[path], self.taken[path]
+        first = next(iter(entries.values()))
+        there = {name: self.sources[entry.run].lookup(entry.name) for name, entry in entries.items()}
+        left = self.following if isinstance(part, TargetCallback) else self.left
+        reason = "not there" if all(value is None for value in there.values()) else self._of_other_networks(path)
+        if reason:
+            left[path] = reason
+            return
+        whys = {name: _misfit(part, name, self.own[path][name], value) for name, value in there.items()}
+        misfits = {full_name(path, name): why for name, why in whys.items() if why}
+        if strict and isinstance(part, nn.Module) and first.part:
+            state = self.sources[first.run].lookup(first.part) or {}
+            misfits |= {full_name(path, name): "not here" for name in state if name not in self.own[path]}
+        if strict and misfits:
+            names = some([f"{name} ({why})" for name, why in misfits.items()])
+            way_out = "init.strict=false leaves these at their initial values"
+            raise ConfigError(f"init.{first.key}: {self.sources[first.run].place} does not fit: {names}; {way_out}")
+        left |= misfits
+        if misfits and not isinstance(part, nn.Module):  # another state is loaded as a whole
+            return
+        self.values[path] = {name: value for name, value in there.items() if not whys[name]}
+        for name, tensor in _tensors(part).items() if isinstance(part, nn.Module) else ():
+            if name in self.values[path]:
+                self._origins.setdefault(id(tensor), set()).add(self._origin(path, name))
+
+    def _origin(self, path: str, name: str) -> tuple[Path, bool]:
+        entry = self.taken[path][name]
+        return self.sources[entry.run].place, entry.name == full_name(path, name)
+
+    def _of_other_networks(self, path: str) -> str | None:
+        """Return a network that a callback trains or follows here, and that is not the one of its state there."""
+        part = self.parts[path]
+        optimizer = getattr(part, "optimizer", None)
+        groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else ()
+        tensors = [parameter for group in groups for parameter in group["params"]]
+        tensors += _tensors(part.network).values() if isinstance(part, TargetCallback) else ()
+        ids = {id(tensor) for tensor in tensors}
+        origins = {self._origin(path, name) for name in self.taken[path]}
+        same = len(origins) == 1 and all(named for _, named in origins)
+        for network, state in self.own.items():
+            module = self.parts[network]
+            for name, tensor in _tensors(module).items() if isinstance(module, nn.Module) else ():
+                there = self._origins.get(id(tensor))
+                if id(tensor) in ids and name in state and not (same and there == origins):
+                    what = full_name(network, name) if network in self.values else network
+                    return f"{what} {'comes from elsewhere' if there else 'has initial values'}"
+        return None
+
+    def described(self, run: str) -> list[str]:
+        """Return what is taken of a run: each part, with its name there and how much of it, where that differs."""
+        loaded = []
+        for path, values in self.values.items():
+            entries, own = self.taken[path], self.own[path]
+            if count := sum(entries[name].run == run for name in values):
+                there = next(iter(entries.values())).part
+                remarks = [f"{there} there"] if there not in ("", path) else []
+                remarks += [f"{count} of {len(own)}"] if count < len(own) else []
+                loaded.append(path + (f" ({', '.join(remarks)})" if remarks else ""))
+        return loaded
+
+
+def _tensors(network: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by name; one that has several names is there several times."""
+    parameters, buffers = (named(remove_duplicate=False) for named in (network.named_parameters, network.named_buffers))
+    return {**dict(parameters), **dict(buffers)}
+
+
+def entries_of(part: Stateful) -> dict[str, Any]:
+    """Return what a part can take of another run: name within it -> present value; "" names the part as a whole."""
+    if isinstance(part, Table):
+        return {"": part}
+    if isinstance(part, nn.Module):
+        return dict(part.state_dict()) or {"": {}}
+    inherited = getattr(part, "inherited", ())
+    state = part.state_dict() if inherited else {}
+    return {name: state[name] for name in inherited if name in state}
+
+
+def _misfit(part: Stateful, name: str, own: Any, value: Any) -> str | None:
+    """Return why a part cannot take a value in place of its own; None if it can, or if only loading shows that."""
+    if value is None:
+        return "not there"
+    if isinstance(part, Table):
+        if not isinstance(value, Mapping) or not {"columns", "index"} <= value.keys():
+            return "it is no memory there"
+        try:
+            part.require_alike(value)
+        except RlrunError as error:
+            return str(error).removeprefix("memory: ")
+        for kind in ("sampler", "ejector"):
+            if getattr(part, kind).state_dict().keys() - value[kind].keys() - {"burst"}:  # a burst may be over
+                return f"it has another {kind} there"
+        return None
+    if not name:  # a network without numbers
+        return "it has numbers there" if value else None
+    if is_optimizer(own) and is_optimizer(value):
+        optimizer: torch.optim.Optimizer = cast(Any, part).optimizer
+        for number, there in value["state"].items():
+            here = _moments(optimizer, number)
+            if here.keys() != there.keys():
+                return f"it remembers {', '.join(there)} there, {', '.join(here) or 'nothing'} here"
+            if why := _difference(here, there):
+                return why
+        return None
+    return _difference(own, value)
+
+
+def _difference(own: Any, value: Any) -> str | None:
+    """Return where two states differ in names or shapes; None if they do not."""
+    if isinstance(own, Mapping) and isinstance(value, Mapping) and own:
+        for name in {**own, **value}:
+            if name not in value or name not in own:
+                return f"{name} is not {'there' if name not in value else 'here'}"
+            if why := _difference(own[name], value[name]):
+                return f"{name}: {why}" if isinstance(own[name], Mapping) else why
+        return None
+    if isinstance(own, list) and own and isinstance(own[0], str):  # names of parameters
+        return None if own == value else "it has other parameters there"
+    there, here = (
+        f"{list(state.shape)}" if isinstance(state, Tensor | np.ndarray) else type(state).__name__
+        for state in (value, own)
+    )
+    numbers = {"int", "float", "NoneType"}  # a state may have none yet
+    return None if there == here or {there, here} <= numbers else f"{there} there, {here} here"
+
+
+def is_optimizer(state: Any) -> bool:
+    return isinstance(state, Mapping) and state.keys() == {"state", "param_groups"}
+
+
+def _moments(optimizer: torch.optim.Optimizer, number: int) -> dict[str, Any]:
+    """Return an optimizer's state for its parameter of a number after a first step, found by a step on a copy."""
+    pairs = [(group, parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    if number >= len(pairs):
+        return {}
+    group, parameter = pairs[number]
+    trial_parameter = nn.Parameter(torch.zeros_like(parameter))
+    trial_parameter.grad = torch.zeros_like(parameter)
+    trial = copy.copy(optimizer)
+    trial.param_groups = [{**group, "params": [trial_parameter]}]
+    trial.state = defaultdict(dict)
+    trial.step()
+    return dict(trial.state[trial_parameter])
