@@ -74,16 +74,19 @@ def canary(project, write, monkeypatch):
     return project / "canary"
 
 
-def refused(outcome, what="run"):
+def refused(outcome, what="run", files=None):
     assert (outcome.code, outcome.out) == (2, ""), outcome
     assert outcome.err.startswith(f"rlrun: this {what} was not made here; read "), outcome
     assert outcome.err.endswith(", then say --trust\n"), outcome
     assert outcome.err.count("\n") == 1, outcome
+    if files is not None:
+        assert outcome.err.partition("; read ")[2] == f"{' and '.join(map(str, files))}, then say --trust\n"
 
 
 @pytest.mark.parametrize("case", [*CONFIGS, *OVERRIDES])
 def test_nothing_of_a_foreign_run_runs_unasked(case, honest, project, canary, rlrun):
     shutil.copytree(honest, project / "run")
+    changed = project / "run" / ("config.yaml" if case in CONFIGS else "overrides.txt")
     if case in CONFIGS:
         config = yaml.safe_load((project / "run" / "config.yaml").read_text())
         for key, value in CONFIGS[case].items():
@@ -92,13 +95,13 @@ def test_nothing_of_a_foreign_run_runs_unasked(case, honest, project, canary, rl
             for name in above:
                 block = block[name]
             block[last] = value
-        (project / "run" / "config.yaml").write_text(json.dumps(config))
+        changed.write_text(json.dumps(config))
     else:
-        with (project / "run" / "overrides.txt").open("a") as file:
+        with changed.open("a") as file:
             file.write("\n".join([*OVERRIDES[case], ""]))
     for words in COMMANDS.values():
-        refused(rlrun(*words))
-    with pytest.raises(RequestError, match=r"config\.yaml, then say --trust"):
+        refused(rlrun(*words), files=[changed])
+    with pytest.raises(RequestError, match=rf"; read {changed}, then say --trust"):
         load(project / "run")
     for words in (("ls",), ("checkpoints", "run"), ("diff", "run", str(honest)), ("why", "run")):
         assert rlrun(*words).code == 0
@@ -131,6 +134,7 @@ def own_sweep(tmp_path_factory):
 @pytest.mark.parametrize("case", SWEEPS)
 def test_nothing_of_a_foreign_sweep_runs_unasked(case, own_sweep, canary, project, rlrun, request):
     shutil.copytree(own_sweep, project / "sweep")
+    files = None  # more than are named
     if SWEEPS[case] is None:
         request.getfixturevalue("state")
     else:
@@ -138,12 +142,13 @@ def test_nothing_of_a_foreign_sweep_runs_unasked(case, own_sweep, canary, projec
         canary.unlink(missing_ok=True)
         pattern, change = SWEEPS[case]
         path = next((project / "sweep").glob(pattern))
+        files = [path]
         before = path.read_text()
         path.write_text(change(before))
         assert path.read_text() != before
     add = ("train", "-m", *HONEST, "seed=0,1", "--sweep-dir", "sweep")
     for words in (("resume", "sweep"), ("resume", "sweep", "--retry-failed"), add):
-        refused(rlrun(*words), "sweep")
+        refused(rlrun(*words), "sweep", files)
     assert not canary.exists()
 
 
@@ -159,7 +164,7 @@ def test_a_foreign_sweep_asks_once(own_sweep, canary, project, rlrun):
 
 def test_a_run_asks_once_and_a_copy_of_an_own_run_never(honest, project, state, rlrun):
     shutil.copytree(honest, project / "run")
-    refused(rlrun(*COMMANDS["eval"]))
+    refused(rlrun(*COMMANDS["eval"]), files=[project / "run" / "config.yaml", project / "run" / "overrides.txt"])
     assert rlrun(*COMMANDS["eval"], "--trust").code == 0
     assert rlrun(*COMMANDS["eval"]).code == 0
     shutil.copytree(project / "run", project / "copy")

@@ -183,8 +183,8 @@ def exported(path: Path | str, overrides: Iterable[str] = (), *, trust: bool = F
     data, about = _read(path)
     own = any(override.key in NAMING for override in parsed)  # then nothing is built that the file names
     if not own:
-        why = f"its environment was not named here; read {path}.json, then say --trust, or name another one: env=NAME"
-        require_remembered(path, [said_of_env(about)], trust, why)
+        said = [(path.with_name(f"{path.name}.json"), said_of_env(about))]
+        require_remembered(path, said, trust, "its environment was not named here", ", or name another one: env=NAME")
         add_to_path(project_dir())
     with one_at_a_time():
         policy = Exported(path, data, about, (_chosen if own else _config)(path, about, parsed))

@@ -18,6 +18,7 @@ from rlrun.core.errors import RequestError, printable
 from rlrun.runs.files import place_of, read_bytes, replace
 
 _messages = logging.getLogger("rlrun")
+SHOWN = 3  # files that a message names, at most
 VARIABLE = "RLRUN_TRUST"  # further folders, separated as in PATH
 
 
@@ -50,36 +51,46 @@ def require_trusted(run: str | os.PathLike[str], trust: bool = False) -> None:
         RequestError: it is not trusted; the message says how it can be.
     """
     run = place_of(run)
-    why = f"this run was not made here; read {run / 'config.yaml'}, then say --trust"
-    require_remembered(run, said_by(run), trust, why)
+    require_remembered(run, said_by(run), trust, "this run was not made here")
 
 
-def said_by(run: Path) -> list[bytes]:
-    """Return the files of a run that say what it builds."""
-    return [read_bytes(path) for name in ("config.yaml", "overrides.txt") if (path := run / name).exists()]
+def said_by(run: Path) -> list[tuple[Path, bytes]]:
+    """Return the files of a run that say what it builds, with their content."""
+    paths = [run / name for name in ("config.yaml", "overrides.txt")]
+    return [(path, read_bytes(path)) for path in paths if path.exists()]
 
 
-def require_remembered(place: Path, texts: Iterable[str | bytes], trust: bool, why: str) -> None:
+def require_remembered(
+    place: Path, texts: Iterable[tuple[Path, str | bytes]], trust: bool, why: str, way_out: str = ""
+) -> None:
     """Refuse to build what texts say, unless they were remembered or their place lies below a trusted folder.
 
     Args:
         place: the file or folder that they come from.
-        texts: what is built.
+        texts: what is built, each with its file.
         trust: build it, and remember it.
-        why: the message, with what to do.
+        why: the begin of the message, which goes on with the files to read.
+        way_out: the end of the message.
 
     Raises:
         RequestError: a text is not trusted.
     """
+    texts = list(texts)
     if trust:
-        remember(*texts)
+        remember(*(text for _, text in texts))
     elif not any(place.resolve().is_relative_to(folder) for folder in folders()):
-        try:
-            known = _state() / "trusted"
-        except RuntimeError as error:  # without a home nothing is remembered
-            raise RequestError(why) from error
-        if not all(os.path.exists(known / _digest(text)) for text in texts):
-            raise RequestError(why)
+        unknown = list(dict.fromkeys(str(path) for path, text in texts if not _is_remembered(text)))
+        if unknown:
+            *shown, last = unknown if len(unknown) <= SHOWN else [*unknown[:SHOWN], f"{len(unknown) - SHOWN} more"]
+            files = f"{', '.join(shown)} and {last}" if shown else last
+            raise RequestError(f"{why}; read {files}, then say --trust{way_out}")
+
+
+def _is_remembered(text: str | bytes) -> bool:
+    try:
+        return (_state() / "trusted" / _digest(text)).exists()
+    except (OSError, RuntimeError):  # without a home nothing is remembered
+        return False
 
 
 def trust(folder: Path | str) -> None:

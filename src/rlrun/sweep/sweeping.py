@@ -76,11 +76,10 @@ def require_trusted(folder: Path, trust: bool = False) -> None:
         RequestError: a job is not trusted, or the sweep cannot be read.
     """
     directory = SweepDir(folder)
-    notes = [read_bytes(path) for name in (ABOUT, SEARCH) if (path := folder / name).exists()]
-    jobs = [json.dumps(job.overrides) for job in directory.jobs()]
-    runs = [text for job in directory.jobs() for text in said_by(directory.run(job).path)]
-    why = f"this sweep was not made here; read {folder / ABOUT} and {directory.list}, then say --trust"
-    require_remembered(folder, [*notes, *jobs, *runs], trust, why)
+    notes = [(path, read_bytes(path)) for name in (ABOUT, SEARCH) if (path := directory.path / name).exists()]
+    jobs = [(directory.list, json.dumps(job.overrides)) for job in directory.jobs()]
+    runs = [said for job in directory.jobs() for said in said_by(directory.run(job).path)]
+    require_remembered(folder, [*notes, *jobs, *runs], trust, "this sweep was not made here")
 
 
 class SweepSettings:
