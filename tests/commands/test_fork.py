@@ -249,6 +249,43 @@ def test_what_differs_keeps_its_initial_values_where_that_is_asked_for(sac):
     assert here.fork.lines[2] == f"target networks that equal their networks: {target}"
 
 
+NORMALIZED = ("+with=observation_norm",)
+NORMALIZER = "normalizers.observation"
+
+
+@pytest.fixture(scope="module")
+def normalized(tmp_path_factory) -> Path:
+    return rlrun.train([*SAC, *TINY, *NORMALIZED], run_dir=tmp_path_factory.mktemp("runs") / "normalized").run_dir
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("env=mountaincarcontinuous",),
+        ("normalizers.observation.mode=window", "+normalizers.observation.window=5"),
+        ("init.normalizers.observation.statistics.0._extra_state=null",),
+        ("init.normalizers.observation.statistics.0.moments=SAC@40",),
+    ],
+)
+def test_statistics_are_taken_as_a_whole_or_not_at_all(normalized, overrides):
+    words = [text.replace("SAC", str(normalized)) for text in overrides]
+    given = (*NORMALIZED, f"init.normalizers={normalized}", *words)
+    here, initial = begun(*given, "init.strict=false"), begun(*(text for text in given if not text.startswith("init")))
+    assert is_initial(here, initial, NORMALIZER)
+    assert f"{NORMALIZER}.statistics.0._extra_state" in here.fork.lines[-1] or "=null" in words[0]
+    with pytest.raises(ConfigError, match=r"init.strict=false leaves"):
+        begun(*given)
+
+
+def test_a_normalizer_of_another_form_takes_the_moments(normalized):
+    here = begun(*NORMALIZED, f"init.normalizers={normalized}", f"+{NORMALIZER}.form=deviation").parts[NORMALIZER]
+    there = states(normalized)[NORMALIZER]
+    statistics = here.statistics[0]
+    assert torch.equal(statistics.moments, there["statistics.0.moments"])
+    assert there["statistics.0.shift"].any()
+    assert not statistics.shift.any()
+
+
 def test_a_part_that_the_parent_lacks_starts_as_built(sac):
     here = fork(sac, "+with=observation_norm")
     assert here.fork.lines[1] == "initial values: normalizers.observation (not there)"

@@ -110,7 +110,11 @@ class Statistics(nn.Module):
         else:
             moments.lerp_(newest, self._share(count, rollout))
         self.updates += 1
-        mean, square = moments.unbind()
+        self._set_form()
+
+    def _set_form(self) -> None:
+        """Set what normalizing takes, from the moments."""
+        mean, square = self.moments.unbind()
         if self.form in ("standard", "centered"):
             self.shift.copy_(mean)
         if self.form != "rms":
@@ -140,6 +144,10 @@ class Statistics(nn.Module):
 
     def set_extra_state(self, state: Any) -> None:
         self.updates, self.elements = state if isinstance(state, list) else (int(state), 0)  # as older versions had it
+        self.shift.zero_()  # this state is loaded last; that of a parent run may have another form
+        self.scale.fill_(1.0)
+        if self.updates:
+            self._set_form()
 
 
 class Normalizer(nn.Module):

@@ -61,6 +61,8 @@ class Fits:
             left[path] = reason
             return
         whys = {name: _misfit(part, name, self.own[path][name], value) for name, value in there.items()}
+        if isinstance(part, nn.Module):
+            self._keep_together(path, whys)
         misfits = {full_name(path, name): why for name, why in whys.items() if why}
         if strict and isinstance(part, nn.Module) and first.part:
             state = self.sources[first.run].lookup(first.part) or {}
@@ -99,6 +101,18 @@ class Fits:
                     what = full_name(network, name) if network in self.values else network
                     return f"{what} {'comes from elsewhere' if there else 'has initial values'}"
         return None
+
+    def _keep_together(self, path: str, whys: dict[str, str | None]) -> None:
+        """Leave a module's buffers and counts, unless all of them are taken of one module: they are one statistic."""
+        parameters = dict(cast(nn.Module, self.parts[path]).named_parameters(remove_duplicate=False))
+        modules: dict[str, list[str]] = defaultdict(list)
+        for name in self.own[path]:
+            modules[name.rpartition(".")[0]].append(name)
+        for names in modules.values():
+            taken = [self.taken[path].get(name) for name in names]
+            origins = {None if entry is None else (entry.run, entry.name.rpartition(".")[0]) for entry in taken}
+            if {*names} - parameters.keys() and (len(origins) > 1 or any(whys.get(name) for name in names)):
+                whys |= {name: whys[name] or "taken as a whole only" for name in names if name in whys}
 
     def described(self, run: str) -> list[str]:
         """Return what is taken of a run: each part, with its name there and how much of it, where that differs."""
