@@ -124,7 +124,7 @@ def main() -> None:
 def _ranks() -> Iterator[None]:
     """Work together with the other processes of torchrun. The first one prints the result; all end with torchrun."""
     processes.end_with_parent()
-    if os.environ["RANK"] != "0":
+    if os.environ.get("RANK", "0") != "0":
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     try:
         with distributed.joined():
