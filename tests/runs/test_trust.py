@@ -112,6 +112,8 @@ def test_nothing_of_a_foreign_run_runs_unasked(case, honest, project, canary, rl
 
 SWEEPS = {  # what a stranger changes in a sweep
     "its jobs": None,
+    "the folder of a job": ("jobs.jsonl", lambda text: text.replace('"label"', '"subdir": "other", "label"', 1)),
+    "the label of a job": ("jobs.jsonl", lambda text: text.replace('"label": "', '"label": "other ', 1)),
     "the launcher": ("sweep.json", lambda text: text.replace('"launcher": []', '"launcher": ["launcher=evil"]')),
     "the config of a job": ("jobs/*/config.yaml", lambda text: text + "# changed\n"),
     "the overrides of a job": ("jobs/*/overrides.txt", lambda text: text + "env.target=evil.Env\n"),
@@ -150,6 +152,23 @@ def test_nothing_of_a_foreign_sweep_runs_unasked(case, own_sweep, canary, projec
     for words in (("resume", "sweep"), ("resume", "sweep", "--retry-failed"), add):
         refused(rlrun(*words), "sweep", files)
     assert not canary.exists()
+
+
+def test_a_job_whose_folder_is_a_link_to_elsewhere_is_asked_for(own_sweep, project, rlrun):
+    shutil.copytree(own_sweep, project / "sweep")
+    run = min((project / "sweep" / "jobs").iterdir())
+    run.rename(project / "victim")
+    run.symlink_to(project / "victim")
+    refused(rlrun("resume", "sweep"), "sweep", [run])
+    assert rlrun("resume", "sweep", "--trust").code == 0
+    assert rlrun("resume", "sweep").code == 0
+
+
+def test_a_sweep_without_a_job_is_damaged(own_sweep, project, rlrun):
+    shutil.copytree(own_sweep, project / "sweep")
+    (project / "sweep" / "jobs.jsonl").write_text("")
+    outcome = rlrun("resume", "sweep", "--trust")
+    assert (outcome.code, outcome.err) == (2, f"rlrun: {project}/sweep/jobs.jsonl is damaged: it has no job\n")
 
 
 def test_a_foreign_sweep_asks_once(own_sweep, canary, project, rlrun):

@@ -110,7 +110,10 @@ def test_jobs_that_two_processes_add_at_once_are_all_there(sweep_dir):
         "[]",
         '{"key": "a"}',
         '{"key": "../a", "overrides": [], "label": ""}',
-        '{"key": "a", "overrides": [1], "label": ""}',
+        '{"key": "b", "overrides": [1], "label": ""}',
+        '{"key": "b", "overrides": "seed=1", "label": ""}',
+        '{"key": "-b", "overrides": [], "label": ""}',
+        json.dumps({"key": "b" * 300, "overrides": [], "label": ""}),
     ],
 )
 def test_a_damaged_list_is_named(line, sweep_dir):
@@ -118,6 +121,23 @@ def test_a_damaged_list_is_named(line, sweep_dir):
     with sweep_dir.list.open("a") as file:
         file.write(line + "\n")
     with pytest.raises(RunDirError, match=r"jobs\.jsonl is damaged: a line of it is not a job"):
+        sweep_dir.jobs()
+
+
+@pytest.mark.parametrize("subdir", ["../victim", "/victim", "jobs/a", "jobs/a/b", "jobs", "logs", "b\0c", "b" * 300])
+def test_a_list_that_leads_elsewhere_is_damaged(subdir, sweep_dir):
+    sweep_dir.add([job("a")])
+    with sweep_dir.list.open("a") as file:
+        file.write(json.dumps({"key": "b", "overrides": [], "label": "", "subdir": subdir}) + "\n")
+    with pytest.raises(RunDirError, match=r"jobs\.jsonl is damaged: hydra\.sweep\.subdir: "):
+        sweep_dir.jobs()
+
+
+def test_a_list_with_a_job_twice_is_damaged(sweep_dir):
+    sweep_dir.add([job("a")])
+    with sweep_dir.list.open("a") as file:
+        file.write(json.dumps({"key": "a", "overrides": [], "label": "", "subdir": "b"}) + "\n")
+    with pytest.raises(RunDirError, match=r"jobs\.jsonl is damaged: two lines are of job a$"):
         sweep_dir.jobs()
 
 

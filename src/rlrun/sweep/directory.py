@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -26,6 +27,7 @@ from rlrun.runs.trust import remember
 State = Literal["pending", "running", "completed", "failed", "pruned"]
 PATIENCE = 60.0  # seconds to wait for another process that adds jobs
 OWN = re.compile(r"logs|launches|.*\.(json|jsonl|lock|journal)")  # what else a sweep's folder has
+KEY = re.compile(r"\w[\w-]{0,63}", re.ASCII)
 BUDGET = re.compile(r"stop\.[a-z_]+=[0-9][0-9_.e+-]{0,31}", re.ASCII)
 
 
@@ -78,10 +80,28 @@ class SweepDir:
             raise RunDirError(message) from None
         stamp = about.st_mtime_ns, about.st_ino, about.st_size
         if self._listed[0] != stamp:
-            lines = read_bytes(self.list).splitlines()
-            jobs = [_job(line, self.list) for line in lines]
+            jobs = [_job(line, self.list) for line in self.lines()]
+            self._require_one_each(jobs)
             self._listed = stamp, [added if (added := self._added.get(job.key)) == job else job for job in jobs]
         return self._listed[1]
+
+    def lines(self) -> list[bytes]:
+        """Return the lines of the list of jobs: what they build, and where."""
+        return read_bytes(self.list).splitlines()
+
+    def _require_one_each(self, jobs: Sequence[Job]) -> None:
+        """Refuse a list that `add` has not written.
+
+        Raises:
+            RunDirError: two jobs are one, or a job has no folder of its own.
+        """
+        twice = next((key for key, count in Counter(job.key for job in jobs).items() if count > 1), None)
+        if twice is not None:
+            raise RunDirError(f"{self.list} is damaged: two lines are of job {twice}")
+        try:
+            require_apart(jobs)
+        except ConfigError as error:
+            raise RunDirError(f"{self.list} is damaged: {error}") from error
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Add jobs, all or none; overrides of a job that is there replace its former ones.
@@ -90,7 +110,6 @@ class SweepDir:
             ConfigError: two jobs would have one folder.
         """
         jobs = list(jobs)
-        remember(*(json.dumps(job.overrides) for job in jobs))
         with self._alone():
             before = self.jobs() if self.list.exists() else []
             listed = {job.key: job for job in before}
@@ -101,7 +120,8 @@ class SweepDir:
             self._listed = None, []
             if [*listed.values()] != before or not self.list.exists():
                 require_apart(listed.values())
-                files.replace(self.list, "".join(map(_line, listed.values())).encode())
+                remember(*(_line(listed[job.key]) for job in jobs))
+                files.replace(self.list, "".join(f"{_line(job)}\n" for job in listed.values()).encode())
 
     def run(self, job: Job) -> RunDir:
         """Return the run directory of a job, which may be absent."""
@@ -210,7 +230,7 @@ def _is_below(path: Path) -> bool:
 
 def _line(job: Job) -> str:
     line = {"key": job.key, "overrides": job.overrides, "label": job.label}
-    return json.dumps(line | ({} if job.subdir is None else {"subdir": job.subdir})) + "\n"
+    return json.dumps(line | ({} if job.subdir is None else {"subdir": job.subdir}))
 
 
 def _job(line: bytes, path: Path) -> Job:
@@ -223,7 +243,11 @@ def _job(line: bytes, path: Path) -> Job:
         entry: dict[str, Any] = json.loads(line)
         job = Job(entry["key"], tuple(entry["overrides"]), entry["label"], subdir=entry.get("subdir"))
         texts = (job.key, job.label, place_of(job), *job.overrides)
-        if all(isinstance(text, str) for text in texts) and re.fullmatch(r"[\w-]+", job.key):
+        if (
+            isinstance(entry["overrides"], list)
+            and all(isinstance(text, str) for text in texts)
+            and KEY.fullmatch(job.key)
+        ):
             return replace(job, label=printable(job.label))
     except (KeyError, TypeError, ValueError, RecursionError):
         pass

@@ -4,7 +4,6 @@ Overrides of the sweep itself choose all but its jobs: `launcher=slurm launcher.
 `+sweep=optuna`.
 """
 
-import json
 import re
 import shutil
 import socket
@@ -77,9 +76,12 @@ def require_trusted(folder: Path, trust: bool = False) -> None:
     """
     directory = SweepDir(folder)
     notes = [(path, read_bytes(path)) for name in (ABOUT, SEARCH) if (path := directory.path / name).exists()]
-    jobs = [(directory.list, json.dumps(job.overrides)) for job in directory.jobs()]
-    runs = [said for job in directory.jobs() for said in said_by(directory.run(job).path)]
-    require_remembered(folder, [*notes, *jobs, *runs], trust, "this sweep was not made here")
+    folders = [directory.run(job).path for job in directory.jobs()]
+    lines = [(directory.list, line) for line in directory.lines()]
+    runs = [said for path in folders for said in said_by(path)]
+    root = directory.path.resolve()
+    away = [(path, f"{path} is {place}") for path in folders if not (place := path.resolve()).is_relative_to(root)]
+    require_remembered(folder, [*notes, *lines, *runs, *away], trust, "this sweep was not made here")
 
 
 class SweepSettings:
@@ -216,6 +218,8 @@ def resume(
     limits = limits or Limits()
     directory, searched = SweepDir(path, limits.retries), (path / SEARCH).is_file()
     launching = (settings or SweepSettings()).ready_launcher(endless=searched and workers is None)
+    if not searched and not directory.jobs():
+        raise RunDirError(f"{directory.list} is damaged: it has no job")
     if retry_failed:
         directory.reopen([job.key for job in directory.jobs()], "failed")
     plan = SearchPlan.load(directory.path, config_dir) if searched else None
