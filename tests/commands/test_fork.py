@@ -115,6 +115,16 @@ def test_counters_and_random_numbers_are_those_of_a_new_run(sac, whole):
     assert not same(drawn[0], states(sac)["collector"]["random"])
 
 
+def test_samples_of_a_memory_follow_from_the_seed_of_the_new_run(sac, whole):
+    forks = [whole, fork(sac, "seed=5"), fork(sac, "seed=6")]
+    drawn = [experiment.parts["memory"].state_dict()["sampler"] for experiment in forks]
+    assert same(*drawn[:2])
+    unforked = begun("seed=5").parts["memory"].state_dict()["sampler"]
+    assert all(same(drawn[0][name], unforked[name]) for name in ("generator", "stock"))
+    for other in (drawn[2], states(sac)["memory"]["sampler"]):
+        assert not any(same(drawn[0][name], other[name]) for name in ("generator", "stock"))
+
+
 def test_the_overrides_of_the_parent_come_first_and_yours_win(sac, whole):
     config = whole.config
     assert (config.seed, config.algorithm.lr, config.algorithm.batch_size) == (5, 1e-5, 4)

@@ -1,5 +1,6 @@
 """Samplers that choose an episode first, and then a window of it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,8 @@ class Sequential(Seeded, Sampler):
         seed: of the offsets.
     """
 
+    renewed = ("generator", "cursor")
+
     def __init__(self, *, per_episode: bool = True, random_offset: bool = True, seed: int = 0) -> None:
         super().__init__(seed)
         self.per_episode = per_episode
@@ -168,6 +171,10 @@ class Sequential(Seeded, Sampler):
     def state_dict(self) -> dict[str, Any]:
         cursor = {name: getattr(self, name) for name in self._cursor}
         return super().state_dict() | {"place": torch.from_numpy(self.place.copy()), "cursor": cursor}
+
+    def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        forked = super().forked(state)
+        return forked | {"cursor": {**forked["cursor"], "arrived": state["cursor"]["arrived"]}}  # places are below it
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

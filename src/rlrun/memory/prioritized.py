@@ -1,9 +1,11 @@
 """Prioritized experience replay (Schaul et al. 2015, arXiv 1511.05952): windows by their errors."""
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, require_counts, require_one_of
@@ -48,6 +50,7 @@ class Prioritized(Seeded, Sampler):
     """
 
     provides = ("weight",)
+    renewed = ("generator", "picks", "burst")
     one_rank = "its priorities are compared within one memory"
 
     def __init__(
@@ -248,7 +251,20 @@ class Prioritized(Seeded, Sampler):
                 "weight": np.array([rows.weight for rows in drawn], np.float32, ndmin=2),
                 "pending": [np.concatenate(part) for part in zip(*self._pending, strict=True)],
             }
-        return super().state_dict() | numbers | {"tree": self.tree.state_dict()}
+        tree = self.tree.state_dict() | {"alpha": self.alpha(self.picks)}
+        return super().state_dict() | numbers | {"tree": tree}
+
+    def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the same with the priorities of the parent at this run's power; powers of 0 do not tell them."""
+        leaves, alpha = state["tree"]["leaves"], self.alpha(0)
+        before = state["tree"].get("alpha", alpha)  # older versions have none
+        largest = state["highest"] ** alpha
+        powers = leaves ** (alpha / before) if before else torch.full_like(leaves, largest)
+        powers = powers.clamp(max=largest)  # where a schedule of alpha gave earlier rows another power
+        forked = super().forked(state) | {"largest": largest, "tree": {"leaves": powers * (leaves > 0.0)}}
+        if "burst" in state:  # its rows were drawn by the parent, and its priorities are not written yet
+            forked["burst"] = {**state["burst"], "start": state["burst"]["start"][:, :0]}
+        return forked
 
     def _load_burst(self, start: Array, length: int, weight: Array, pending: list[Array]) -> None:
         self._drawn = deque(self._samples(start, length, weight) if start.size and self.by_burst else ())

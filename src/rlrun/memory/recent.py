@@ -1,6 +1,7 @@
 """A sampler that draws a part of each batch from the newest rows."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,9 @@ class Recent(Seeded, Sampler):
     def state_dict(self) -> dict[str, Any]:
         log = torch.from_numpy(self.log.copy())
         return super().state_dict() | {"clock": self.clock, "log": log, "sampler": self.sampler.state_dict()}
+
+    def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        return super().forked(state) | {"sampler": self.sampler.forked(state["sampler"])}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

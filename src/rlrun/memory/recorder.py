@@ -253,6 +253,11 @@ class Recorder:
         self.storage.check_state(state["columns"])
         self.index.require_size(state["index"])
 
+    def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return another run's state as a fork loads it; random numbers and counters are those of this, new run."""
+        strategies = {"sampler": self.sampler, "ejector": self.ejector}
+        return {**state, **{name: strategy.forked(state[name]) for name, strategy in strategies.items()}}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned, or what a checkpoint has of the state of a table of this size and columns.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -140,6 +140,7 @@ class Strategy(ABC):
     """
 
     index: EpisodeIndex
+    renewed: tuple[str, ...] = ("generator",)  # entries of its state that a fork has as a new run has them
 
     def bind(self, index: EpisodeIndex) -> None:
         """Set the index of the table; called once, by the table."""
@@ -157,6 +158,11 @@ class Strategy(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
+
+    def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return another run's state as a fork loads it: with random numbers and counters of this, new run."""
+        own = self.state_dict()
+        return {**state, **{name: own[name] for name in self.renewed if name in own}}
 
 
 class Sampler(Strategy):
@@ -227,6 +233,8 @@ class Uniform(Seeded, Sampler):
     Raises:
         ConfigError: no such weighting.
     """
+
+    renewed = ("generator", "stock")
 
     def __init__(self, *, seed: int = 0, weighting: Literal["windows", "episodes"] = "windows") -> None:
         require_one_of("memory.sampler: Uniform.weighting", weighting, WEIGHTINGS)

@@ -23,6 +23,8 @@ class Shuffled(Seeded, Sampler):
     seed: of the order.
     """
 
+    renewed = ("generator", "order", "seen")
+
     def __init__(self, *, seed: int = 0) -> None:
         super().__init__(seed)
         self.order: Array = np.empty((0, 2), np.int64)  # of the windows that are left: the first slot, and its stamp

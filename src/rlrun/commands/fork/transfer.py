@@ -120,6 +120,8 @@ def _load(path: str, part: Stateful, values: Mapping[str, Any], own: Mapping[str
         if is_optimizer(own[name]):
             new[name] = {**new[name], "param_groups": own[name]["param_groups"]}
     try:
+        if isinstance(part, Table):
+            new[""] = part.forked(new[""])
         part.load_state_dict(new[""] if "" in new else {**part.state_dict(), **new})
         if isinstance(part, Table):
             cut_off(part)  # open episodes belong to the other run
