@@ -288,6 +288,31 @@ def test_code_in_a_run_or_a_sweep_is_never_on_the_path(honest, project, state, r
         assert not any(str(folder) in place for place in sys.path)
 
 
+def test_no_config_file_in_a_run_or_a_sweep_is_read(honest, project, canary, write, rlrun, monkeypatch, caplog):
+    shutil.copytree(honest, project / "run")
+    (project / "sweep").mkdir()
+    (project / "sweep" / "sweep.json").write_text("{}")
+    folders = ["run", "run/code", "run/checkpoints", "sweep", "sweep/jobs/a"]
+    for folder in folders:
+        write(f"{folder}/conf/env/cartpole.yaml", "defaults: [/rlrun/env/cartpole]\nid: null\ntarget: evil.Env\n")
+        monkeypatch.chdir(project / folder)
+        assert rlrun("config", "algorithm=dqn", "env=cartpole").out.count("evil") == 0
+        assert rlrun("check", "algorithm=dqn", "env=cartpole").code == 0
+        assert rlrun("train", "--from", str(project / "run"), "--dry-run").code == 0
+        assert f"{project / folder}/conf is not read, as it lies in a run or a sweep" in caplog.text
+    assert not canary.exists()
+    rlrun("check", "algorithm=dqn", "env=cartpole", "--config-dir", "conf")
+    assert canary.exists()
+
+
+def test_no_launcher_in_a_sweep_is_used(own_sweep, project, canary, write, rlrun, monkeypatch):
+    shutil.copytree(own_sweep, project / "sweep")
+    write("sweep/conf/launcher/local.yaml", "_target_: evil.Env\n_partial_: true\n")
+    monkeypatch.chdir(project / "sweep")
+    assert rlrun("resume", ".").code == 0
+    assert not canary.exists()
+
+
 def test_a_run_whose_project_is_elsewhere_says_where_it_was_started(project, state, write, rlrun, monkeypatch):
     write("mine.py", "from rlrun.env.toys import Bandit as Mine\n")
     known = {*sys.modules}

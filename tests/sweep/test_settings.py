@@ -42,6 +42,22 @@ def test_a_wrong_word_is_named(override, message):
         SweepSettings([override]).launcher()
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("launcher", "_target_: len\nobj: [1]\n"),
+        ("launcher", "null\n"),
+        ("launcher", "ranks: 1\n"),
+        ("sweep", "_target_: builtins.dict\n"),
+    ],
+)
+def test_a_file_of_something_else_is_refused_in_one_line(name, text, write, rlrun):
+    write(f"conf/{name}/mine.yaml", text)
+    outcome = rlrun("train", "-m", "algorithm=dqn", "env=cartpole", f"{name}=mine", "--sweep-dir", "s")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert f"{name}: wanted _target_" in outcome.err
+
+
 def test_a_single_run_refuses_them():
     with pytest.raises(RlrunError, match="launcher=local: this is for a sweep: rlrun train -m"):
         compose(["algorithm=dqn", "env=cartpole", "launcher=local"])

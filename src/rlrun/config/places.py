@@ -1,14 +1,18 @@
 """The search path of config files, and the options on it; no YAML is parsed."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from rlrun.config import plugins
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, printable
 from rlrun.runs.directory import in_a_run
+
+_messages = logging.getLogger("rlrun")
 
 
 class ConfigFolder(NamedTuple):
@@ -61,14 +65,19 @@ def search_path(
 
 
 def own_dirs(config_dir: Path | None = None) -> list[Path]:
-    """Return the user's own config folders: `--config-dir`, then `./conf`.
+    """Return the user's own config folders: `--config-dir`, then `./conf`, unless it lies in a run or a sweep.
+
+    Config files name what is called, so those of a run need its trust.
 
     Raises: ConfigError if `config_dir` is not a folder.
     """
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: there is no such folder")
-    named = [Path(config_dir)] if config_dir is not None else []
-    return [path.resolve() for path in (*named, Path.cwd() / "conf") if path.is_dir()]
+    folders = [Path(config_dir)] if config_dir is not None else []
+    here = Path.cwd() / "conf"
+    if here.is_dir() and not in_a_run(here):
+        folders.append(here)
+    return [folder.resolve() for folder in folders]
 
 
 def add_to_path(project: Path) -> None:
@@ -129,9 +138,18 @@ def readable_places(config_dir: Path | None = None) -> list[ConfigFolder]:
     installed = plugins.installed()
     plugins.warn_of_broken(installed)
     places = search_path(config_dir, installed=installed)
+    here = Path.cwd() / "conf"
+    if here.is_dir() and here.resolve() not in [place.path for place in places]:
+        _warn(f"{here} is not read, as it lies in a run or a sweep; --config-dir {here} reads it")
     faults = {place: fault(place.path) for place in places if place.plugin is not None}
     plugins.warn_of_broken(plugins.Plugin(place.plugin or "", "", problem=text) for place, text in faults.items())
     return [place for place in places if faults.get(place) is None]
+
+
+@cache
+def _warn(message: str) -> None:
+    """Warn once a process."""
+    _messages.warning("%s", printable(message))
 
 
 def fault(folder: Path) -> str | None:

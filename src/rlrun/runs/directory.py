@@ -375,7 +375,7 @@ def is_run(path: Path) -> bool:
 
 
 def in_a_run(folder: Path) -> bool:
-    """Return True if a folder is that of a run or a sweep, or inside one: its code is never put on the path."""
+    """Return True if a folder is that of a run or a sweep, or inside one: its code and conf/ are never used."""
     above = {path for place in (folder.absolute(), folder.resolve()) for path in (place, *place.parents)}
     return any(is_run(path) or (path / "sweep.json").is_file() for path in above)
 

@@ -16,13 +16,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from rlrun import config as configuration
 from rlrun.commands.ls import about
 from rlrun.config.build import Builder
 from rlrun.config.composition import OF_SWEEPS, describe_presets
 from rlrun.config.expansion import Job
 from rlrun.config.overrides import GRID
-from rlrun.core.errors import RunDirError
+from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.directory import is_run
 from rlrun.runs.files import json_text, known, read_bytes, reason, write_text
 from rlrun.runs.trust import remember, require_remembered, said_by
@@ -99,10 +101,16 @@ class SweepSettings:
         composed = configuration.compose(overrides, config_dir, primary=PRIMARY, roots=OF_SWEEPS)
         self.overrides = composed.overrides
         self.choices = composed.choices
-        self._builder = Builder(composed.config)
+        self._config, self._builder = composed.config, Builder(composed.config)
 
     def launcher(self) -> Any:
-        """Return the recipe of the launcher, to be called with the sweep's tasks."""
+        """Return the recipe of the launcher, to be called with the sweep's folder.
+
+        Raises:
+            ConfigError: the config names no recipe.
+        """
+        if OmegaConf.select(self._config, "launcher._partial_") is not True:
+            raise ConfigError("launcher: wanted _target_, the path of a class, and _partial_: true")
         return self._builder.get("launcher")
 
     def ready_launcher(self, *, endless: bool) -> Any:
@@ -117,7 +125,12 @@ class SweepSettings:
 
     def search(self) -> Optuna | None:
         """Return how values are searched; None: all combinations are jobs."""
-        return None if self.choices.get("sweep") is None else self._builder.get("sweep")
+        if self.choices.get("sweep") is None:
+            return None
+        search = self._builder.get("sweep")
+        if not isinstance(search, Optuna):
+            raise ConfigError(f"sweep: wanted _target_: rlrun.sweep.search.Optuna, got {type(search).__name__}")
+        return search
 
 
 @dataclass(frozen=True)
