@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from tests.pace import within
 
@@ -241,3 +242,33 @@ def test_a_reader_that_leaves_hears_nothing():
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait() == 1
+
+
+class Fixed(torch.nn.Module):
+    """Values without a parameter."""
+
+    def forward(self, observation):
+        return observation[:, :2]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("callbacks.q_loss=null", "networks.q: no loss steps its parameters"),
+        (f"networks.q._target_={__name__}.Fixed", "callbacks.q_loss: no network of a loss has a parameter"),
+    ],
+)
+def test_a_run_says_that_nothing_is_trained(rlrun, override, message):
+    short = ("stop.env_steps=40", "algorithm.warmup_steps=8", "evaluation.every=0")
+    assert message in rlrun("train", *DQN, *short, override, "--run-dir", "run").err
+
+
+@pytest.mark.parametrize("option", ["--show-completion", "--install-completion"])
+def test_options_of_completion_end_well(project, option):
+    answer = subprocess.run(
+        [sys.executable, "-m", "rlrun", option, "bash"],
+        env={**os.environ, "HOME": str(project)},
+        capture_output=True,
+        text=True,
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")

@@ -39,6 +39,7 @@ for name in COMMANDS:
     module = importlib.import_module(f"rlrun.cli.{name.replace('-', '_')}")
     app.command(name)(getattr(module, name.replace("-", "_")))
 
+OF_COMPLETION = (["--show-completion"], ["--install-completion"])  # options of typer
 OF_RANKS = (["train"], ["resume"])  # commands that torchrun starts several times, to work together
 OF_HYDRA = {  # options of a Hydra application, and what to do here
     "--cfg": "; rlrun config OVERRIDES prints the config, with --resolve and --package",
@@ -99,7 +100,7 @@ def main() -> None:
     except BrokenPipeError:  # as after `| head`
         code = 1
     except SystemExit as error:
-        if "_RLRUN_COMPLETE" in os.environ:  # shell completion may exit
+        if "_RLRUN_COMPLETE" in os.environ or overrides[:1] in OF_COMPLETION:  # which exit by themselves
             raise
         code = 1 if _is_unread(error) else _fail(describe_error(error), 1, debug)
     except RlrunError as error:

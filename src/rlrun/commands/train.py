@@ -15,7 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun import config as configuration
-from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport, Validation
+from rlrun.callbacks import Evaluator, Interrupted, Logger, LossCallback, MemoryImport, Validation
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.collect.agents import require_actions
 from rlrun.collect.evaluate import restored_generators
@@ -144,6 +144,15 @@ class Experiment:
         kinds = {OmegaConf.select(self.config, key) for key in ("algorithm.recurrent", "encoder._target_")}
         texts = self.composed.overrides if kinds <= {None, "rlrun.nn.Encoder"} else ()  # others may have a state
         return [f"{text} is idle: algorithm.recurrent is null" for text in texts if text.split("=")[0] in OF_RECURRENT]
+
+    def untrained_notes(self) -> list[str]:
+        """Warn of networks that nothing trains, beside those of other runs, and of losses without any parameter."""
+        taken = self.config.get("init") or {}
+        idle = [path for path in self.untrained() if not any(f"{path}.".startswith(f"{part}.") for part in taken)]
+        losses = [callback for callback in self.trainer.callbacks.values() if isinstance(callback, LossCallback)]
+        if losses and not any(callback.parameters for callback in losses):
+            return [f"callbacks.{losses[0].name}: no network of a loss has a parameter that can be trained"]
+        return [f"{path}: no loss steps its parameters" for path in idle]
 
     def own_notes(self) -> list[str]:
         """Name what the user's classes in the places of packaged ones do not take, and how their outputs are read."""
@@ -296,7 +305,8 @@ class Experiment:
         try:
             for line in self.own_notes():
                 run_dir.echo(line)
-            for line in (*self.budget_notes(), *self.unused_notes(), *self.wrapper_notes(), *self.code.notes()):
+            notes = self.budget_notes, self.unused_notes, self.untrained_notes, self.wrapper_notes, self.code.notes
+            for line in (line for found in notes for line in found()):
                 run_dir.echo(line, logging.WARNING)
             for path, layers in self.networks().items() if self.config.log.get("networks") else ():
                 run_dir.echo(f"{path}: {layers}")
