@@ -97,6 +97,15 @@ def test_without_environment_updates_are_the_axis():
     assert "time/env_steps_per_second" not in sink.records[0]
 
 
+def test_a_metric_of_two_callbacks_is_told_once(caplog):
+    logger = begun(Memory(), callbacks={"q": Loss(), "mine": Loss()})
+    for update in (10, 20):
+        logger.end_cycle(update)
+    assert sorted(caplog.messages) == [
+        f"metric '{name}' of callbacks.mine replaces another one of this name" for name in ("episode/return", "loss/q")
+    ]
+
+
 def test_record_says_where_time_goes():
     sink, spent = Memory(), Spent()
     logger = Logger([sink], every=10)

@@ -77,6 +77,7 @@ class Logger(Callback):
         self._saved: dict[str, Any] = {}  # windows of the callbacks in a checkpoint
         self._shown: dict[str, Any] = {}  # the newest image, video or text of each name
         self._left_out: set[str] = set()  # names of what is no metric
+        self._doubled: set[str] = set()  # names of metrics that two callbacks have
         self._group_updates: Mapping[str, int] = {}  # the trainer's own
         self._spent = Spent()
         self._system = System()
@@ -178,8 +179,12 @@ class Logger(Callback):
     def _collect(self, step: int | None, update: int) -> Record:
         with self._spent.during("write"):
             metrics: dict[str, Any] = dict(getattr(self._loader, "metrics", {}))
-            for callback in self._callbacks.values():
-                metrics.update(callback.metrics)
+            for name, callback in self._callbacks.items():
+                own = callback.metrics
+                for double in metrics.keys() & own.keys() - self._doubled:
+                    _messages.warning("metric '%s' of callbacks.%s replaces another one of this name", double, name)
+                    self._doubled.add(double)
+                metrics.update(own)
             metrics = self._values(metrics)
         counts, last = self._counts(step, update), self._last
         elapsed = max(counts["seconds"] - last["seconds"], 1e-9)
