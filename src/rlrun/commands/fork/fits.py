@@ -155,8 +155,8 @@ def _misfit(part: Stateful, name: str, own: Any, value: Any) -> str | None:
             part.require_alike(value)
         except RlrunError as error:
             return str(error).removeprefix("memory: ")
-        for kind in ("sampler", "ejector"):
-            if getattr(part, kind).state_dict().keys() - value[kind].keys() - {"burst"}:  # a burst may be over
+        for kind, strategy in (("sampler", part.sampler), ("ejector", part.ejector)):
+            if strategy.state_dict().keys() - value[kind].keys() - {*strategy.renewed}:
                 return f"it has another {kind} there"
         return None
     if not name:  # a network without numbers
