@@ -29,6 +29,10 @@ MINE = "defaults: [/rlrun/train, _self_, override /algorithm: dqn, override /env
         (("hydra.sweep.subdir=x",), ["hydra.sweep.subdir is for a sweep: rlrun train -m"]),
         (("hydra.sweeper.params.seed=3",), ["hydra.sweeper.params.seed: it is for a sweep: rlrun train -m"]),
         (("-m", "seed=1,2", "hydra.sweep.subdir=x"), ["seed=1 and seed=2 would share x; put ${hydra:job.num} into it"]),
+        (
+            ("-m", "seed=1,2", "hydra.sweep.subdir=${algorithm}/${seed}"),
+            ["'algorithm' is a block of keys; ${hydra:runtime.choices.algorithm} is the name that was chosen"],
+        ),
         (("-m", "seed=1,2", "hydra.sweep.subdir=x/../../${seed}"), ["wanted a folder below the sweep's own, got"]),
         (("-m", "seed=1,2", "hydra.sweep.subdir=logs/${seed}"), ["wanted a folder below the sweep's own, got logs/1"]),
         (("-m", "+sweep=optuna", "algorithm.lr=1,2", "hydra.sweep.subdir=${seed}"), ["would share 0"]),

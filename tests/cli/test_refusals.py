@@ -19,6 +19,19 @@ KEYS = {
     ("train", "algoritm=dqn", "env=cartpole"): ["algoritm: no such key or group", "did you mean 'algorithm'?"],
     ("train", "algorithm=dqm", "env=cartpole"): ["algorithm: there is no 'dqm'", "did you mean 'dqn'?"],
     ("train", "algorithm=DQN", "env=cartpole"): ["algorithm: there is no 'DQN'", "did you mean 'dqn'?"],
+    ("train", "algorithm=dqn.yaml", "env=cartpole"): ["a config file is named without its ending: algorithm=dqn"],
+    ("train", "algorithm=dqn", "env=cartpole.yaml"): ["a config file is named without its ending: env=cartpole"],
+    ("train", "-m", "algorithm=dqn.yaml,dqn", "env=cartpole"): ["named without its ending: algorithm=dqn"],
+    (*DQN, "+with=rnd.yaml"): ["a config file is named without its ending: with=rnd"],
+    ("train", "algorithm=dqn", "env=null"): ["env: nothing is chosen: env=NAME"],
+    ("train", "algorithm=dqn", "~env"): ["env: nothing is chosen: env=NAME"],
+    ("train", "algorithm=null", "env=cartpole"): ["algorithm: nothing is chosen: algorithm=NAME"],
+    (*DQN, "optimizer=null"): ["optimizer: nothing is chosen: optimizer=NAME"],
+    ("train", "algorithm=[dqn,sac]", "env=cartpole"): ["one run has one algorithm; rlrun train -m algorithm=dqn,sac"],
+    ("train", "algorithm=dqn", "env=[cartpole]"): ["env=[cartpole]: one run has one env; rlrun train -m env=cartpole"],
+    ("train", "-m", *DQN[1:], "sweep.trials=3", "seed=1,2"): ["sweep.trials: no such key", ": +sweep=optuna"],
+    (*DQN, "+callback.mine._target_=parts.Mine"): ["callback: no part reads this key (did you mean 'callbacks'?)"],
+    (*DQN, "+network.mine._target_=parts.Mine"): ["network: no part reads this key (did you mean 'networks'?)"],
     ("train", "algorithm=dqn", "env=cartpol"): ["env: there is no 'cartpol'", "did you mean 'cartpole'?"],
     (*DQN, "hydra.sweep.dir=x"): ["hydra.sweep.dir is for a sweep: rlrun train -m"],
     (*DQN, "hydra.run.dir=x/${seeed}"): ["hydra.run.dir=x/${seeed}:", "'seeed' not found"],
@@ -260,13 +273,16 @@ def test_a_callback_that_asks_for_an_unknown_name_is_refused_before_any_step(wri
 
 FILES = {
     "id: [1\nkwargs: {}\n": ["mine.yaml, line 2: not valid YAML"],
-    "a: 1\n\tb: 2\n": ["mine.yaml, line 2: not valid YAML"],
+    "a: 1\n\tb: 2\n": ["mine.yaml, line 2: not valid YAML: a tab, where YAML wants spaces"],
+    "a:\n\tb: 2\n": ["mine.yaml, line 2: not valid YAML: a tab, where YAML wants spaces"],
     "id: A-v0\nid: B-v0\n": ["mine.yaml, line 2", "key 'id' is there twice"],
     "- a\n": ["mine.yaml: wanted keys with values, got a list"],
     "id: ${a.\n": ["mine.yaml:"],
     "id: A-v0\n": ["env: env/mine.yaml has no `_target_`; let it begin with `defaults: [gym, _self_]`"],
     "defaults: gym\n": ["env/mine"],
     "defaults: [gim]\nid: CartPole-v1\n": ["mine.yaml:", "env/gim", "did you mean 'gym'?"],
+    "defaults: [gym.yaml]\nid: A-v0\n": ["a config file is named without its ending: env=gym"],
+    "defaults: [gym, /nogroup: foo]\n": ["mine.yaml: its defaults name 'nogroup/foo': there is no group 'nogroup'"],
     "defaults: [mine]\nid: A-v0\n": ["name the file itself", "rlrun/env/mine"],
     "defaults: [other]\n": ["circle"],
     "defaults: 3\n": ["conf/env/mine.yaml: defaults: wanted a list, got 3"],
@@ -292,7 +308,13 @@ def test_broken_file_of_the_user(text, write, rlrun):
 def test_unread_key_of_users_file(key, write, rlrun):
     block, _, name = key.partition(".")
     write("conf/with/mine.yaml", f"# @package _global_\n{block}: {{{name}: 1}}\n")
-    refused(rlrun(*DQN, "with=mine"), [f"{key}: no part reads this key"])
+    refused(rlrun(*DQN, "with=mine"), [f"conf/with/mine.yaml: {key}: no part reads this key"])
+
+
+@pytest.mark.parametrize(("text", "line"), [("", "its first line has to be"), ("seed: '${nowhere}'", "seed: ")])
+def test_a_wrong_file_of_the_user_is_named(text, line, write, rlrun):
+    write("conf/with/mine.yaml", text and f"# @package _global_\n{text}\n")
+    refused(rlrun(*DQN, "+with=mine"), [f"conf/with/mine.yaml: {line}"])
 
 
 REPLACING = {  # files that replace ours and extend none -> the way out

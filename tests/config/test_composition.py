@@ -111,12 +111,13 @@ def test_a_dict_sets_keys_beside_the_choice_of_its_group(compose):
     assert compose(*GROUPS, "env.kwargs={a: 1}", "env.kwargs={b: 2}").config.env.kwargs == {"b": 2}
 
 
-def test_an_own_group_may_choose_the_algorithm(compose, write):
+@pytest.mark.parametrize("override", ["experiment=e1", "+experiment=e1"])
+def test_an_own_group_may_choose_the_algorithm(override, compose, write):
     write(
         "conf/experiment/e1.yaml",
         "# @package _global_\ndefaults: [override /algorithm: dqn, override /env: pendulum]\n",
     )
-    composed = compose("+experiment=e1")
+    composed = compose(override)
     assert (composed.choices["algorithm"], composed.choices["experiment"]) == ("dqn", "e1")
 
 
@@ -174,8 +175,7 @@ def test_a_file_that_hydra_would_read_otherwise_is_named(refusal, write, text, m
 def test_a_missing_header_in_a_group_of_the_users_own_is_told(refusal, write):
     write("conf/network/big.yaml", "algorithm: {lr: 0.25}\n")
     line = refusal(*GROUPS, "+network=big")
-    assert line.startswith("network: no part reads this key")
-    assert "conf/network/big.yaml has no `# @package _global_` in its first line" in line
+    assert "conf/network/big.yaml: network: no part reads this key; the file has no `# @package _global_` in" in line
 
 
 def test_other_groups_and_train_start_from_ours_too(compose, write):
@@ -298,3 +298,10 @@ def test_a_missing_dict_of_arguments_is_made(compose, write):
 def test_a_file_of_another_ending_is_named(write, refusal):
     write("conf/env/other.yml", "defaults: [/rlrun/env/pendulum]\n")
     assert "env/other.yml is not read, as config files end in .yaml" in refusal("algorithm=sac", "env=other")
+
+
+def test_a_group_that_no_file_chooses_is_not_overridden(refusal, write):
+    write("conf/network/small.yaml", "hidden: [3]\n")
+    write("conf/experiment/mine.yaml", "# @package _global_\ndefaults: [override /network: small]\n")
+    line = refusal(*GROUPS, "+experiment=mine")
+    assert "no file before this one chooses network; `- /network: NAME` without override chooses it" in line

@@ -49,6 +49,11 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
         if "'${agent}' leads" in str(error) and plain(config).get("env"):
             name = composed.choices.get("algorithm")
             raise ConfigError(f"algorithm={name} learns from data alone; leave env= out") from error
+        group = (
+            "algorithm" if "'${loader}'" in str(error) else split(str(error).partition("'${")[2].partition("}")[0])[0]
+        )
+        if group not in composed.choices and (places.packaged_dir() / group).is_dir():
+            raise ConfigError(f"{group}: nothing is chosen: {group}=NAME") from error
         needing = _needing(composed, origins(config, composed.layers).get(error.place))
         if not needing:
             raise
@@ -94,7 +99,6 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
     Another packaged file may hold a number that stays unread once `~callbacks.x` took its reader out.
     """
     tree, setters = plain(composed.config), origins(composed.config, composed.layers)
-    keys = [dotted(path) for path, _ in leaves(tree)]
     for layer in composed.layers:
         own = [path for path, setter in setters.items() if setter is layer]
         if own and not any(path in read for path in own) and (needing := _needing(composed, layer)):
@@ -106,9 +110,12 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
         at = [choice for choice in composed.choices if f"{key}.".startswith(f"{choice.partition('@')[2] or '@'}.")]
         if at or not inside or not all(setters[path].packaged for path in inside):
             inside_unread = tuple(f"{name}." for name in unread)
-            others = [name for name in keys if not f"{name}.".startswith(inside_unread)]
-            near = did_you_mean(key, others) if split(key)[-1] != "_target_" else ""
-            way_out = hint(split(key), tree, near) + _headless(setters[inside[0]] if inside else None, tree)
+            paths = dict.fromkeys(path[:length] for path, _ in leaves(tree) for length in range(1, len(path) + 1))
+            keys = [name for name in map(dotted, paths) if not f"{name}.".startswith(inside_unread)]
+            near = did_you_mean(key, keys) if split(key)[-1] != "_target_" else ""
+            read_roots = {name: node for name, node in tree.items() if name not in unread}
+            headless = _headless(setters[inside[0]] if inside else None, tree)
+            way_out = headless or hint(split(key), read_roots, near)
             raise ConfigError(f"{key}: no part reads this key{way_out}")
 
 
@@ -118,7 +125,7 @@ def _headless(layer: Layer | None, tree: Any) -> str:
     content = reduce(child, group, layer.content) if layer is not None else None
     if not group or not isinstance(content, Mapping) or not {*content} & {*tree}:
         return ""
-    return f"; {layer.label if layer else ''} has no `# @package _global_` in its first line"
+    return "; the file has no `# @package _global_` in its first line"
 
 
 def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +26,8 @@ from rlrun.config import places, plugins, reading
 from rlrun.config.build import register_resolvers
 from rlrun.config.checks import check, require_ours
 from rlrun.config.files import one_line
-from rlrun.config.interpolation import dotted, leaves, plain
-from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides
+from rlrun.config.interpolation import child, dotted, leaves, mentions, plain, split
+from rlrun.config.layers import OVERRIDE, Layer, layer_of_file, layer_of_overrides, origins
 from rlrun.config.overrides import ADDITIONS, CONFIG_NAME, FOLDERS, GRID, NUMBER, SUBDIR, Override, apply, parse, unused
 from rlrun.config.peers import GYM_ID, override_of
 from rlrun.config.places import readable_places
@@ -41,6 +42,7 @@ RESOLVERS = "resolvers"  # the key that names functions for `${name:…}`
 PRESET = "preset"  # the group of numbers for one algorithm on one environment
 NAMES_OF_ENV = (("env",), ("env", "id"), ("env", "target"), ("env", "_target_"))
 OF_STORE = "ConfigStore:"  # how the labels of layers begin that a user's ConfigStore gave
+ONE_OF = ("algorithm", "env", "preset")  # groups of which a list of options makes no sense
 OF_SWEEPS = ("launcher", "sweep")  # what a sweep is made with; no run has them
 _UNLISTED = re.compile(
     r"^Could not (override|delete) '([^'=]+)(?:=[^']*)?'\. No match in the defaults list"
@@ -116,7 +118,7 @@ class Composer:
         Raises: ConfigError, in one line, for whatever is wrong.
         """
         parsed = parse(overrides)
-        names = [override.value for override in parsed if override.key == CONFIG_NAME]
+        names = [str(override.value).removesuffix(".yaml") for override in parsed if override.key == CONFIG_NAME]
         if names and names != [self._primary]:
             return self._named(*names).compose(overrides, roots=roots, check=check)
         typed = {override.key: override.value for override in parsed if override.key in FOLDERS}
@@ -152,13 +154,18 @@ class Composer:
         composed = Composed(
             config, noted, selection.choices, layers, self._project, selection.preset, settings_of_hydra
         )
-        if check:
-            _check(composed, roots)
+        try:
+            if check:
+                _check(composed, roots)
+        except ConfigError as error:
+            if file := _own_file_of(str(error).partition(":")[0], composed):
+                error.args = (f"{file}: {error}",)
+            raise
         return composed
 
-    def _named(self, name: Any) -> "Composer":
+    def _named(self, name: str) -> "Composer":
         """Return a composer of the same folders that starts from another file."""
-        if not isinstance(name, str) or not self._path.has(name) or self._path.is_packaged(name):
+        if not self._path.has(name) or self._path.is_packaged(name):
             raise ConfigError(f"--config-name {name}: there is no file {name}.yaml in {self._path}")
         ConfigStore.instance().store(f"{OURS}_{name}", {"defaults": [name, "_self_"]})
         composer = copy.copy(self)
@@ -226,6 +233,7 @@ class Composer:
         """
         chosen = [Override("", "", PRESET, preset), *chosen] if preset is not None else chosen
         added: set[str] = {override.key for override in chosen if override.sign == "+"}
+        chosen_keys = [override.key for override in chosen if override.value is not None]
         absent: set[str] = set()
         doubled: set[str] = set()
         while True:
@@ -237,6 +245,9 @@ class Composer:
                 if (match := _DOUBLED.search(str(error))) and match[1] in added - doubled:
                     added.remove(match[1])  # what was added since lists it
                     doubled.add(match[1])
+                    continue
+                if "You must specify" in str(error) and (typed_only := {*chosen_keys} - added - doubled):
+                    added |= typed_only  # one of them may choose what is missing
                     continue
                 match = _UNLISTED.match(str(error))
                 verb, key = ("", "") if match is None else filter(None, match.groups())
@@ -250,6 +261,10 @@ class Composer:
     def _layers(self, listing: Any, preset: str | None) -> list[Layer]:
         layers = []
         for default in listing.defaults:
+            if default.config_path.endswith(".yaml"):  # a second name of one file, which would have no preset
+                plain_name = default.config_path.removesuffix(".yaml")
+                way_out = "=".join(plain_name.rsplit("/", 1))
+                raise ConfigError(f"{default.config_path}: a config file is named without its ending: {way_out}")
             source = self._path.source_of(default.config_path)
             if source is None:
                 if not _is_hydras(default.config_path) and default.config_path != f"{OURS}_{self._primary}":
@@ -292,6 +307,9 @@ class Composer:
 
     def _require_options(self, override: Override) -> None:
         """Refuse an option that does not exist, with a ConfigError."""
+        if isinstance(override.value, list) and override.group in ONE_OF:
+            several = f"{override.key}={','.join(map(str, override.value))}"
+            raise ConfigError(f"{override.text}: one run has one {override.group}; rlrun train -m {several} tries each")
         for option in override.value if isinstance(override.value, list) else [override.value]:
             if option is None or override.sign == "~":
                 continue
@@ -301,6 +319,8 @@ class Composer:
 
     def _unknown(self, group: str, option: str) -> str:
         """Say that an option does not exist, with the nearest one or all."""
+        if not self._path.is_group(group):
+            return f"there is no group '{group}'{self._near_group(group)}"
         options = self._path.options(group)
         meant = override_of(option, "") if group == ADDITIONS else None  # a name of another library, such as per
         near = f" (did you mean '{meant}'?)" if meant else did_you_mean(option, options)
@@ -311,6 +331,9 @@ class Composer:
         if group == "env" and GYM_ID.fullmatch(option):
             near += f"; an id of Gymnasium is given by env.id={option}"
         return f"there is no '{option}'" + (near or f"; there are {', '.join(options) or 'none'}")
+
+    def _near_group(self, group: str) -> str:
+        return did_you_mean(f"/{group.rpartition('/')[2]}", [f"/{name}" for name in self._groups])
 
     def _mistyped_group(self, settings: Sequence[Override]) -> str | None:
         """Return a message if an override looks like a choice from a group whose name is misspelt."""
@@ -336,13 +359,13 @@ class Composer:
         if match := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
             place, group = self._path.label(match[1]), match[2].split("@")[0]
             if not self._path.is_group(group):
-                near = did_you_mean(
-                    f"/{group.rpartition('/')[2]}", [f"/{name}" for name in self._path.options("", ObjectType.GROUP)]
-                )
-                return f"{place}: its defaults override '{group}', which is not a group{near}"
+                return f"{place}: its defaults override '{group}', which is not a group{self._near_group(group)}"
             if self._path.is_packaged(match[1]) and not self._path.is_packaged(self._primary):
                 own = self._path.label(self._primary)
                 return f"{own}: lists no group '{group}'; let it begin with `defaults: [/rlrun/train, _self_]`"
+            if not (places.packaged_dir() / group).is_dir():
+                way_out = f"`- /{group}: NAME` without override chooses it"
+                return f"{place}: 'override /{group}': no file before this one chooses {group}; {way_out}"
             return (
                 f"{place}: 'override /{group}' comes too early, {group} is chosen after this file; "
                 f"leave the line out and give {group}=NAME, or choose both in a file of {PRESET}/"
@@ -424,14 +447,29 @@ def folder_of(key: str, composed: Composed) -> str | None:
         "job": {"name": TRAIN, "override_dirname": ",".join(own), **({"num": f"\\{NUMBER}"} if key == SUBDIR else {})},
         "runtime": {"choices": composed.choices, "cwd": str(Path.cwd())},
     }
+    tree = {**plain(composed.config), "hydra": of_hydra}
+    for path in mentions(of_hydra["folder"], ()):
+        if isinstance(reduce(child, path, tree), dict | list):
+            names = f"${{hydra:runtime.choices.{path[0]}}}"
+            raise ConfigError(
+                f"{key}={pattern}: '{dotted(path)}' is a block of keys; {names} is the name that was chosen"
+            )
     try:
-        folder = OmegaConf.create({**plain(composed.config), "hydra": of_hydra}).hydra.folder
+        folder = OmegaConf.create(tree).hydra.folder
     except OmegaConfBaseException as error:
         raise ConfigError(f"{key}={pattern}: {one_line(error)}") from error
-    if OmegaConf.is_config(folder) or folder in (None, ""):
-        got = "a block of keys" if OmegaConf.is_config(folder) else repr(folder)
-        raise ConfigError(f"{key}={pattern}: wanted the name of a folder, got {got}")
+    if folder in (None, ""):
+        raise ConfigError(f"{key}={pattern}: wanted the name of a folder, got {folder!r}")
     return str(folder)
+
+
+def _own_file_of(key: str, composed: Composed) -> str | None:
+    """Return the user's file that set a key and all that is below it, or None if there is no such file."""
+    setters = origins(composed.config, composed.layers).items()
+    labels = {
+        None if layer.packaged else layer.label for path, layer in setters if path[: len(split(key))] == split(key)
+    }
+    return labels.pop() if len(labels) == 1 and OVERRIDE not in labels else None
 
 
 def _is_hydras(group: str) -> bool:

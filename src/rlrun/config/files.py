@@ -78,6 +78,8 @@ def parse_yaml(text: str, place: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        start = "".join(text.splitlines()[mark.line : mark.line + 1])[: mark.column + 1] if mark else ""
+        problem = "a tab, where YAML wants spaces" if "\t" in start and not start.strip() else problem
         raise ConfigError(f"{place}{line}: not valid YAML: {problem}") from error
     except ValueError as error:  # a number that its tag does not fit
         raise ConfigError(f"{place}: not valid YAML: {error}") from error

@@ -202,6 +202,11 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
             prefix = "".join(f"{part}." for part in path[:index])
             near = did_you_mean(key, [*names, *(groups if not index else ())], prefix)
             what = "no such key" if index or len(path) > 1 else "no such key or group"
+            if index == 0 and key in groups and len(path) > 1:
+                choice = f"+{key}={'optuna' if key == 'sweep' else 'NAME'}"
+                raise ConfigError(
+                    f"{override.key}: no such key; {key} is a group, and nothing of it is chosen: {choice}"
+                )
             if path[0] == "networks" and index == 1:
                 raise ConfigError(f"{override.key}: {what}{near or '; there are ' + ', '.join(names)}")
             part = isinstance(node, dict) and ("_target_" in node or path[:index] == ("callbacks",))

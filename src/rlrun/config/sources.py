@@ -154,7 +154,7 @@ def _require_header(path: Path, config_path: str, package: str | None, content: 
     if package is None and misplaced:
         raise ConfigError(f"{path}: `{misplaced[0].strip()}` has to be its first line, as Hydra reads it only there")
     group = config_path.rpartition("/")[0]
-    sets = {*content} - {"defaults"} or "override " in str(content.get("defaults"))
+    sets = not content or {*content} - {"defaults"} or "override " in str(content.get("defaults"))
     if package is None and group.split("/")[0] in HEADED and sets:
         raise ConfigError(
             f"{path}: its first line has to be `# @package _global_`; without it, its keys would land below "
