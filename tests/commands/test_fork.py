@@ -223,6 +223,21 @@ def test_a_piece_of_a_network_under_another_name(sac):
     assert holds(here, "networks.prior", {name.removeprefix("gaussian."): value for name, value in policy.items()})
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("init.networks.critics=SAC:networks.critics.layers",),
+            "networks.critics.layers of .* it has layers.0.weight",
+        ),
+        (("init.networks.critics.layers=SAC", "algorithm.hidden=[8]"), r"critics.layers.layers.2.weight \(not here\)"),
+    ],
+)
+def test_a_piece_of_a_network_is_named_in_errors(sac, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        begun(*(text.replace("SAC", str(sac)) for text in overrides))
+
+
 def test_a_policy_without_numbers_is_taken(tmp_path):
     overrides = ["algorithm=sac", "env=cartpole", "preset=null", *TINY]
     run = rlrun.train(overrides, run_dir=tmp_path / "run").run_dir

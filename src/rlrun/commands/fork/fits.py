@@ -64,9 +64,8 @@ class Fits:
         if isinstance(part, nn.Module):
             self._keep_together(path, whys)
         misfits = {full_name(path, name): why for name, why in whys.items() if why}
-        if strict and isinstance(part, nn.Module) and first.part:
-            state = self.sources[first.run].lookup(first.part) or {}
-            misfits |= {full_name(path, name): "not here" for name in state if name not in self.own[path]}
+        if strict and isinstance(part, nn.Module):
+            misfits |= {full_name(path, name): "not here" for name in self._surplus(path)}
         if strict and misfits:
             names = some([f"{name} ({why})" for name, why in misfits.items()])
             way_out = "init.strict=false leaves these at their initial values"
@@ -78,6 +77,15 @@ class Fits:
         for name, tensor in _tensors(part).items() if isinstance(part, nn.Module) else ():
             if name in self.values[path]:
                 self._origins.setdefault(id(tensor), set()).add(self._origin(path, name))
+
+    def _surplus(self, path: str) -> list[str]:
+        """Return the entries that only the networks there have, by the names that they would have here."""
+        names: list[str] = []
+        for key, entry in {entry.key: entry for entry in self.taken[path].values()}.items():
+            state = self.sources[entry.run].lookup(entry.part or entry.prefix)
+            above = "" if entry.part else f"{key.removeprefix(f'{path}.')}."
+            names += [above + name for name in state] if isinstance(state, Mapping) else []
+        return [name for name in names if name not in self.own[path]]
 
     def _origin(self, path: str, name: str) -> tuple[Path, bool]:
         entry = self.taken[path][name]

@@ -36,15 +36,16 @@ class Source(NamedTuple):
     states: Mapping[str, Any]  # of the parts that are wanted
 
     def lookup(self, name: str) -> Any:
-        """Return the state of a part, or an entry of it at any depth, by full name; None where the run lacks it."""
+        """Return the state of a part, or what it has at any depth, by full name; None where the run lacks it."""
         found: Any = self.states
         while name:
             if not isinstance(found, Mapping):
                 return None
             # a key may have dots in it, or be a number
             keys = [name] if name in found else [key for key in found if within(name, str(key))]
-            if not keys:
-                return None
+            if not keys:  # in a part, a name may also be that of a piece of a network
+                below = {key[len(name) + 1 :]: found[key] for key in map(str, found) if within(key, name)}
+                return below if below and found is not self.states else None
             key = max(keys, key=lambda key: len(str(key)))
             found, name = found[key], name[len(str(key)) + 1 :]
         return found
