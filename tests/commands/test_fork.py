@@ -317,6 +317,15 @@ def test_a_part_that_the_parent_lacks_starts_as_built(sac):
     assert holds(here, "networks.policy", states(sac)["networks.policy"])
 
 
+def test_a_memory_with_another_sampler_inside_stays_empty(tmp_path):
+    recent = (*SAC, *TINY, "memory=recent")
+    run = rlrun.train(recent, run_dir=tmp_path / "run").run_dir
+    inner = ("memory.sampler.sampler._target_=rlrun.memory.Prioritized", "init.strict=false")
+    here = fork(run, *inner)
+    assert len(here.builder.get("memory")) == 0
+    assert here.fork.lines[1] == "initial values: memory (it has another sampler there)"
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -38,6 +38,21 @@ def test_samples_follow_from_the_seed_of_the_fork(kind):
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "parent", "taken"),
+    [
+        ("recent", "recent", True),
+        ("recent and prioritized", "recent", False),
+        ("prioritized", "uniform", False),
+        ("stratified", "uniform", True),
+        ("shuffled", "uniform", True),
+    ],
+)
+def test_a_sampler_takes_a_state_with_all_that_it_needs(kind, parent, taken):
+    here, there = (Table(length=9, columns=COLUMNS, sampler=KINDS[name](0)).sampler for name in (kind, parent))
+    assert here.takes(there.state_dict()) is taken
+
+
 @pytest.mark.parametrize("kind", ["uniform", "coverage"])
 def test_ejections_follow_from_the_seed_of_the_fork(kind):
     def table(seed: int) -> Table:

@@ -119,6 +119,9 @@ class Recent(Seeded, Sampler):
         log = torch.from_numpy(self.log.copy())
         return super().state_dict() | {"clock": self.clock, "log": log, "sampler": self.sampler.state_dict()}
 
+    def takes(self, state: Mapping[str, Any]) -> bool:
+        return super().takes(state) and self.sampler.takes(state["sampler"])
+
     def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:
         return super().forked(state) | {"sampler": self.sampler.forked(state["sampler"])}
 

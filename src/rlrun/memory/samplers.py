@@ -159,6 +159,10 @@ class Strategy(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
 
+    def takes(self, state: Mapping[str, Any]) -> bool:
+        """Return True if another run's state has what a fork takes of it."""
+        return self.state_dict().keys() <= {*state, *self.renewed}
+
     def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return another run's state as a fork loads it: with random numbers and counters of this, new run."""
         own = self.state_dict()

@@ -164,7 +164,7 @@ def _misfit(part: Stateful, name: str, own: Any, value: Any) -> str | None:
         except RlrunError as error:
             return str(error).removeprefix("memory: ")
         for kind, strategy in (("sampler", part.sampler), ("ejector", part.ejector)):
-            if strategy.state_dict().keys() - value[kind].keys() - {*strategy.renewed}:
+            if not strategy.takes(value[kind]):
                 return f"it has another {kind} there"
         return None
     if not name:  # a network without numbers
