@@ -1,15 +1,20 @@
 """`rlrun export-onnx`: the files of a run's policy, and who can use them."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
 from tests.command import code_of
 
 import rlrun
+from rlrun.commands.schema import schema
 from rlrun.core.errors import RequestError, RlrunError
+from rlrun.devtools.init import init
 from rlrun.export import making
 
 onnx = pytest.importorskip("onnx")
@@ -125,6 +130,23 @@ def test_wrong_requests_are_refused(run, given, describe_error, tmp_path, monkey
     with pytest.raises(RequestError) as caught:
         rlrun.export_onnx(run, **given)
     assert describe_error in str(caught.value)
+
+
+def test_a_disk_that_is_read_only_is_a_wrong_request(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    for request in (
+        lambda: rlrun.export_onnx(run, tmp_path / "policy.onnx"),
+        lambda: rlrun.report(run, out=tmp_path / "report.html"),
+        lambda: init(tmp_path / "new"),
+        lambda: schema(tmp_path),
+    ):
+        with pytest.raises(RequestError, match=r"cannot be written: Read-only file system"):
+            request()
+    assert list(tmp_path.iterdir()) == []
+
+
+def read_only(**named):
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 def test_a_missing_extra_is_named(run, monkeypatch):

@@ -24,7 +24,7 @@ from rlrun.config.places import ConfigFolder, add_to_path, group_names, offers, 
 from rlrun.config.schema import KINDS, NUMBER, OPEN
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.core.layers import PARTS
-from rlrun.runs.files import write_text
+from rlrun.runs.files import require_writable, write_text
 
 FOLDER = ".schema"  # in the config folder
 ROOT = "train"  # name of the schema of the whole config
@@ -60,12 +60,13 @@ def schema(folder: Path | str | None = None) -> list[Path]:
         The files, in the folder `.schema` of the config folder.
 
     Raises:
-        RequestError: there is no such folder.
+        RequestError: there is no such folder, or nothing can be written there.
     """
     place = Path.cwd() / "conf" if folder is None else Path(folder)
     if not place.is_dir():
         raise RequestError(f"schema: there is no folder {place}; --config-dir names the one whose files you edit")
     target = place / FOLDER
+    require_writable(place)
     target.mkdir(exist_ok=True)
     paths = []
     for name, content in schemas(place).items():

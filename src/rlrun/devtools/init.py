@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from rlrun.core.errors import RequestError, RlrunError, installing
-from rlrun.runs.files import place_of, reason, sync_directory, write_text
+from rlrun.runs.files import place_of, reason, require_writable, sync_directory, write_text
 
 TEMPLATE = Path(__file__).with_name("template")
 SUFFIX = ".template"  # no tool takes the files for ours
@@ -28,7 +28,7 @@ def init(folder: Path | str = ".") -> Path:
         The folder.
 
     Raises:
-        RequestError: it holds something, or its name is no package's.
+        RequestError: it holds something, its name is no package's, or nothing can be written there.
         RlrunError: it cannot be written.
     """
     place = place_of(folder)
@@ -39,6 +39,7 @@ def init(folder: Path | str = ".") -> Path:
         raise RequestError(f"init: {place} is a file")
     if exists and any(place.iterdir()):
         raise RequestError(f"init: {place} is not empty, and no file is ever replaced; name a new folder")
+    require_writable(next(path for path in (place, *place.parents) if path.is_dir()))
     built = place if exists else place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
         _write(built, place.name)

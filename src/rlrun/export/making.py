@@ -42,7 +42,7 @@ from rlrun.export.network import NetworkAgent, outer_of
 from rlrun.loading.policy import Frozen, Judged, Restored, frozen, has_agent, judged
 from rlrun.nn import Decoder
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import counted, finite, reason, replace, sized, write_json
+from rlrun.runs.files import counted, finite, reason, replace, require_writable, sized, write_json
 from rlrun.runs.trust import remember, require_trusted
 
 DRAWN = 72  # inputs of a network that both answer
@@ -183,6 +183,7 @@ def _place(parts: Restored, output: Path | str | None, name: str) -> Path:
         raise RequestError(f"{path.parent} is no folder; make it, or name another --output")
     if path.is_dir():
         raise RequestError(f"{path} is a folder; --output names the file")
+    require_writable(path.parent, "; --output names another file")
     return path
 
 

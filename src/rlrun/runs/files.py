@@ -4,6 +4,7 @@ import json
 import math
 import os
 import stat
+import tempfile
 import threading
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
@@ -90,6 +91,19 @@ def sync(path: Path) -> None:
         return
     except OSError as error:
         raise RlrunError(f"{path} cannot be written: {reason(error)}") from error
+
+
+def require_writable(folder: Path, way_out: str = "") -> None:
+    """Refuse a folder in which no file can be made.
+
+    Raises:
+        RequestError: with the reason, then the way out.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # only an attempt tells of a disk that is read-only
+            pass
+    except OSError as error:
+        raise RequestError(f"{folder} cannot be written: {reason(error)}{way_out}") from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:

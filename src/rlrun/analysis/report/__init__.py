@@ -21,8 +21,8 @@ from rlrun.analysis.report.groups import groups_of
 from rlrun.analysis.report.page import page, to_csv, to_markdown
 from rlrun.analysis.report.runs import EVALUATED, PLAYED, Run, add_jobs, gather
 from rlrun.analysis.report.wording import interval, notes
-from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean, printable
-from rlrun.runs.files import counted, place_of, reason, replace
+from rlrun.core.errors import RequestError, RunDirError, did_you_mean, printable
+from rlrun.runs.files import counted, place_of, reason, replace, require_writable
 from rlrun.runs.progress import VALIDATION, judged, progress
 
 RESAMPLES = 10_000
@@ -189,7 +189,8 @@ def _write(place: Path, data: bytes) -> None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RlrunError(f"{place.parent} cannot be made: {reason(error)}") from error
+        raise RequestError(f"{place.parent} cannot be made: {reason(error)}") from error
+    require_writable(place.parent)
     replace(place, data)
 
 
