@@ -149,3 +149,23 @@ def test_a_files_own_class_becomes_environments(write):
     write("conf/env/mine.yaml", f"_target_: {__name__}.Screen\nsid: 20\n")
     with pytest.raises(BuildError, match=r"env.kwargs.sid: .* takes no such argument \(did you mean 'side'\?\)"):
         check(["algorithm=ppo", "env=mine"])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "override", "message"),
+    [
+        *(("dqn", "cartpole", f"algorithm.huber={value}", "huber: wanted a number above 0, got") for value in (-1, 0)),
+        ("dqn", "cartpole", "algorithm.huber=nan", "huber: wanted a number"),
+        ("ppo", "cartpole", "algorithm.huber=much", "huber: wanted a number above 0, got 'much'"),
+        ("dsac", "pendulum", "algorithm.huber=-1", "huber: wanted a number above 0, got -1"),
+        ("ppg", "cartpole", "algorithm.huber=-1", "huber: wanted a number above 0, got -1"),
+        ("ppo", "cartpole", "algorithm.clip=-1", "clip: wanted a number above 0, got -1"),
+        ("ppo", "cartpole", "algorithm.value_clip=0", "value_clip: wanted a number above 0, got 0"),
+        ("iql", "pendulum", "algorithm.largest_weight=-1", "limit: wanted a number above 0, got -1"),
+        ("dsac", "pendulum", "algorithm.fractions=0", "fractions must be at least 1, not 0"),
+        ("sac", "pendulum", "algorithm.dropout=-0.5", "dropout: wanted a number from 0 to below 1, got -0.5"),
+    ],
+)
+def test_a_number_that_no_loss_takes_is_refused(algorithm, env, override, message):
+    with pytest.raises(ConfigError, match=message):
+        check([f"algorithm={algorithm}", f"env={env}", override])

@@ -32,7 +32,7 @@ from rlrun.callbacks.critic import CriticLoss, scaled
 from rlrun.callbacks.loss import LossResult, Optimizer
 from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import QuantileTarget
-from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.core.errors import ConfigError, require_at_least, require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import ImplicitCritics, Rewards, SoftPolicy, Temperature, value_head_of
 
@@ -61,6 +61,7 @@ class ImplicitQuantileTarget(QuantileTarget):
         super().__init__(critics, policy, temperature, **options)
         if temperature.epistemic is not None:
             self.entropy_reward = False
+        require_at_least("fractions", fractions, 1)
         self.fractions = fractions
         self.fixed = fixed
 
@@ -91,6 +92,7 @@ class ImplicitQuantileLoss(CriticLoss):
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, huber=huber, **options)
+        require_at_least("fractions", fractions, 1)
         self.fractions = fractions
         self.fixed = fixed
 
@@ -150,6 +152,7 @@ class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
             )
         super().__init__(network, optimizer, critics=critics, temperature=temperature, **options)
         self.raw_output, _ = value_head_of(critics)
+        require_at_least("fractions", fractions, 1)
         self.fractions = fractions
         self.fixed = fixed
         self.least = least

@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, require_bound
 from rlrun.callbacks.policy import with_entropy
 from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
@@ -124,6 +124,7 @@ class AdvantageWeightedLoss(LossCallback):
         super().__init__(network, optimizer, **options)
         self.policy = network
         self.temperature = temperature
+        require_bound("limit", limit)
         self.limit = limit
         self.edge = edge
 

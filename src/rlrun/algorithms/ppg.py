@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, require_bound
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
@@ -101,6 +101,7 @@ class AuxiliaryLoss(LossCallback):
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, data_group=data_group, **options)
+        require_bound("huber", huber)
         self.actor_critic = network
         self.before = frozen_copy(network)
         self.loader = loader

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossResult, Optimizer
-from rlrun.callbacks.policy import ActorCriticLoss, require_bound
+from rlrun.callbacks.loss import LossResult, Optimizer, require_bound
+from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.core import distributed
 from rlrun.core.typing import Tree
 from rlrun.memory import RolloutLoader
@@ -59,7 +59,8 @@ class PPOLoss(ActorCriticLoss):
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
-        require_bound("log_prob_clip", log_prob_clip)
+        for name, bound in {"clip": clip, "value_clip": value_clip, "log_prob_clip": log_prob_clip}.items():
+            require_bound(name, bound)
         self.log_prob_clip = log_prob_clip
         self.clip = clip
         self.value_clip = value_clip

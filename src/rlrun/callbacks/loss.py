@@ -370,12 +370,19 @@ def require_weight(name: str, weight: Any) -> None:
         raise ConfigError(f"{name}: wanted a finite number, got {weight!r}")
 
 
+def require_bound(name: str, bound: float | None) -> None:
+    """Refuse a bound that is no number above 0, with a ConfigError."""
+    if bound is not None and not (isinstance(bound, int | float) and bound > 0.0):
+        raise ConfigError(f"{name}: wanted a number above 0, got {bound!r}")
+
+
 def require_distance(function: ops.Distance | None, huber: float | None) -> None:
-    """Refuse a distance that comes with a `huber`, or that is not the distance of each entry.
+    """Refuse a `huber` that is no number above 0, and a distance beside one, or that is not the distance of each entry.
 
     Raises:
         ConfigError: with an example.
     """
+    require_bound("huber", huber)
     if function is None:
         return
     example = "{_target_: torch.nn.SmoothL1Loss, reduction: none}"

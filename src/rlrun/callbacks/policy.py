@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, require_distance
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, require_bound, require_distance
 from rlrun.core.errors import ConfigError, WiringError, require_one_of
 from rlrun.core.spaces import describe
 from rlrun.core.typing import Tree
@@ -272,12 +272,6 @@ def with_entropy(loss: Tensor, policy: Policy, heads: Heads, entropy_weight: flo
     names = policy.codec.names(leaves=leaves)
     metrics = {f"entropy/{name}": Metric((entropy[..., index],)) for index, name in enumerate(names)}
     return loss - (entropy_weight * entropy).sum(-1), {"policy_entropy": entropy.detach()}, metrics
-
-
-def require_bound(name: str, bound: float | None) -> None:
-    """Refuse a bound that is no number above 0, with a ConfigError."""
-    if bound is not None and not (isinstance(bound, int | float) and bound > 0.0):
-        raise ConfigError(f"{name}: wanted a number above 0, got {bound!r}")
 
 
 def _mean_entropy(head: ActionHead, present: tuple[bool, ...], index: int, *tensors: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlrun.compile.calls import forwards
-from rlrun.core.errors import SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import describe
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
@@ -83,6 +83,8 @@ class Ensemble(nn.Module):
         init: str | Initializer = "default",
     ) -> None:
         super().__init__()
+        if not 0.0 <= dropout < 1.0:
+            raise ConfigError(f"dropout: wanted a number from 0 to below 1, got {dropout}")
         self.members, self.outputs, self.dropout = members, outputs, dropout
         self.work = widest(inputs, tuple(hidden)) or inputs * outputs
         plain = [
