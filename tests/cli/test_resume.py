@@ -91,6 +91,7 @@ def test_a_run_that_lost_records_is_called_approximate(run, rlrun, caplog):
     run.metrics.write_text("")
     assert rlrun("resume", "run", "stop.env_steps=60").code == 0
     assert "the run does not continue exactly: metrics.jsonl has lost 2 of 2 records" in caplog.text
+    assert run.log.read_text().count("the run does not continue exactly: ") == 1
     assert json.loads(run.manifest.read_text())["resume"] == "approximate"
 
 

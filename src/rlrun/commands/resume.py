@@ -300,9 +300,7 @@ def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:
     approximate = about.get("resume") == "approximate" or bool(now["approximate"])
     about["resume"] = "approximate" if approximate else "exact"
     for why in now["approximate"]:
-        message = f"the run does not continue exactly: {why}"
-        _messages.warning("%s", message)
-        run.note(message)
+        _messages.warning("the run does not continue exactly: %s", why)  # which the log gets, too
     run.echo(f"resume: {about['resume']}: from checkpoint {now['checkpoint']}")
     write_json(run.manifest, about)
 
