@@ -1,6 +1,7 @@
 """A new run that takes parts of others: what it takes, bit for bit, what it does not, and what it refuses."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -390,6 +391,16 @@ def test_errors_name_the_source_of_overrides(sac, tmp_path):
         fork(tmp_path / "run", "algorithm=dqn", "env=cartpole")
     way_out = f"rlrun train init.from={tmp_path}/run algorithm=dqn env=cartpole"
     assert f"run come before these; without them: {way_out}" in str(both.value)
+
+
+def test_the_way_out_of_overrides_that_do_not_compose_composes(sac, tmp_path):
+    shutil.copytree(sac, tmp_path / "run")
+    with (tmp_path / "run" / "overrides.txt").open("a") as file:
+        file.write("algorithm.gone=1\n")
+    with pytest.raises(ConfigError, match=r"^algorithm.gone: ") as error:
+        started(["seed=3"], str(tmp_path / "run"), trust=True)
+    way_out = shlex.split(str(error.value).partition("; without them: rlrun train ")[2])
+    assert rlrun.config.compose(way_out).choices["algorithm"] == "sac"
 
 
 def test_a_damaged_checkpoint_is_passed_over_unless_it_was_named(sac, tmp_path, caplog):

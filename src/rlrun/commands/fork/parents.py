@@ -18,6 +18,7 @@ from rlrun.runs.trust import require_trusted
 
 PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # text that Hydra's grammar accepts without quotes
 PART = re.compile(r"(.+):([A-Za-z_][\w.]*)")  # RUN:PART
+CHOSEN = ("algorithm", "env")  # groups of which every run needs a file
 NAME = re.compile(r"[^:\s]+")
 
 
@@ -94,7 +95,7 @@ def started(
     try:
         return configuration.compose([*before, *overrides], config_dir=config_dir)
     except ConfigError as error:
-        raise ConfigError(_whose(error, overrides, run)) if before else error from error
+        raise ConfigError(_whose(error, before, overrides, run)) if before else error from error
 
 
 def _is_init(key: str) -> bool:
@@ -102,12 +103,13 @@ def _is_init(key: str) -> bool:
     return key.split(".")[0] == "init"
 
 
-def _whose(error: ConfigError, overrides: list[str], run: RunDir) -> str:
+def _whose(error: ConfigError, before: list[str], overrides: list[str], run: RunDir) -> str:
     """Return a message that names the parent, unless the error is about a key of the new overrides."""
     place = f"{(NAME.match(str(error)) or [''])[0]}."  # every such error begins with the key that it is about
     if any(f"{override.key}.".startswith(place) for override in parse(overrides)):
         return str(error)
-    way_out = shlex.join(["rlrun", "train", *overrides])
+    missing = {*CHOSEN} - {override.key for override in parse(overrides)}
+    way_out = shlex.join(["rlrun", "train", *overrides, *(text for text in before if text.split("=")[0] in missing)])
     return f"{error}; the overrides of {run.path} come before these; without them: {way_out}"
 
 
