@@ -141,6 +141,11 @@ def test_a_checkpoint_that_is_not_there_is_refused_before_any_plays(run, rlrun):
     assert "has no checkpoint 'lates'; it has latest, best, 20, 40, 60" in outcome.err
 
 
+def test_the_folder_of_videos_is_printed(run, rlrun):
+    options = ("--episodes", "2", "--video", "films", "--format", "gif")
+    assert rlrun("eval", "run", *options).out.splitlines()[-1] == "videos: films"
+
+
 def test_videos_of_several_checkpoints_have_a_folder_each(run, rlrun, project):
     overrides = ("--episodes", "3", "--video", "films", "--videos", "1", "--format", "gif", "--json")
     reports = json.loads(rlrun("eval", "run", "--checkpoint", "20,60", *overrides).out)

@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 
 from .conftest import refused
@@ -68,6 +69,8 @@ KEYS = {
 }
 
 PEERS = {
+    ("train", "--sed", "3", *DQN[1:]): ["there is no option --sed: overrides have no dashes (did you mean 'seed=3'?)"],
+    ("train", "--run-dri", "3", *DQN[1:]): ["there is no option --run-dri (did you mean '--run-dir'?)"],
     ("train", "algorithm=dqn", "env=Ant-v5"): [
         "env: there is no 'Ant-v5'; an id of Gymnasium is given by env.id=Ant-v5"
     ],
@@ -176,7 +179,10 @@ COMMANDS = {
     ("eval", "old", "--checkpoint", "77"): ["no checkpoint '77'"],
     ("eval", "old", "--episodes", "0"): ["eval: Invalid value for '--episodes'"],
     ("play", "old", "env=pendulum"): ["env=pendulum: a run plays in its own environment"],
-    ("eval", "old", "env=pendulum"): ["env=pendulum: a run plays in its own environment"],
+    ("eval", "old", "env=pendulum"): [
+        "env=pendulum: a run plays in its own environment",
+        "env.kwargs.KEY=VALUE and env.reset_options.KEY=VALUE alone",
+    ],
     ("config", *DQN[1:], "--package", "stop.env_step"): [
         "stop.env_step: no such key",
         "did you mean 'stop.env_steps'?",
@@ -348,6 +354,12 @@ def test_a_folder_that_is_gone_is_said(rlrun, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     refused(rlrun("ls"), ["the folder that this command runs in was deleted"])
+
+
+def test_arrays_in_place_of_a_stored_memory_are_refused_with_the_way_out(rlrun, tmp_path):
+    np.savez(tmp_path / "arrays.npz", observation=np.zeros((3, 2)))
+    outcome = rlrun("train", "algorithm=iql", "+with=offline_alone", "dataset=arrays.npz")
+    refused(outcome, ["arrays.npz is no stored memory:", "; dataset and memory.import take", "minari:DATASET"])
 
 
 def test_what_is_no_file_is_said(rlrun, tmp_path):

@@ -39,6 +39,11 @@ class Strict:
         self.network, self.discount = network, discount
 
 
+class Asking:
+    def __init__(self) -> None:
+        self.size = type("Envs", (), {"single_action_space": 2, "_action_spaces": 1})().action_space
+
+
 def fail(kind: str) -> None:
     errors = {"value": ValueError("two\nlines"), "key": KeyError("k"), "space": SpaceError("wants Box")}
     raise errors.get(kind) or MissingExtra("env.atari", "ale_py", "atari")
@@ -161,7 +166,18 @@ REFUSALS = {
         {"_target_": "rlrun.training.callback_.Callback"},
         ["a: rlrun.training.callback_.Callback", "did you mean 'rlrun.training.callback'?"],
     ),
-    "unknown package": ({"_target_": "ruurlrun.X"}, ["a: ruurlrun.X: there is no module 'ruurlrun'"]),
+    "unknown package": (
+        {"_target_": "ruurlrun.X"},
+        ["a: ruurlrun.X: there is no module 'ruurlrun' (did you mean 'rlrun'?)"],
+    ),
+    "module of a project": (
+        {"_target_": "nmpy.X"},  # numpy is installed, but no config of ours names it
+        ["a: nmpy.X: there is no module 'nmpy' here; the folder of a project of yours is named by PYTHONPATH"],
+    ),
+    "attribute of an argument": (
+        {"_target_": f"{HERE}.Asking"},
+        [f"a: {HERE}.Asking: AttributeError: 'Envs' object has no attribute 'action_space'", "'single_action_space'?)"],
+    ),
     "unknown attribute": (
         {"_target_": "rlrun.training.callback.Calback"},
         ["rlrun.training.callback", "did you mean 'rlrun.training.callback.Callback'?"],

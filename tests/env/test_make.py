@@ -67,7 +67,8 @@ class Text(gymnasium.Env):
 
 WRONG = [
     ({}, ConfigError, "env wants one of env.id and env.target, got neither"),
-    ({"id": "CartPole-v1", "target": TOY}, ConfigError, "got both"),
+    ({"id": "CartPole-v1", "target": TOY}, ConfigError, "got both; leave env=NAME out, or add env.id=null"),
+    ({"id": "Walk-v0"}, ConfigError, "; one that a module of yours registers is env.id=MODULE:Walk-v0"),
     ({"id": "CartPol-v1"}, ConfigError, "no environment 'CartPol-v1' is registered (did you mean 'CartPole-v1'?)"),
     (
         {"id": "Probe/Const-v3"},

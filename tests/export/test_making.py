@@ -3,9 +3,11 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import rlrun
 from rlrun.commands.schema import schema
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.devtools.init import init
-from rlrun.export import making
+from rlrun.export import making, play_onnx
 
 onnx = pytest.importorskip("onnx")
 WORDS = (
@@ -89,6 +91,17 @@ def test_it_plays_where_nothing_else_is_installed(run, made):
     wanted = rlrun.evaluate(run, episodes=3, seed=7).returns
     assert [float(line.split()[5].strip(",")) for line in printed[:3]] == pytest.approx(wanted, rel=1e-4)
     assert printed[3].endswith("over 3 episodes")
+
+
+def test_an_environment_that_is_nowhere_is_named(made, tmp_path, monkeypatch, capsys):
+    file = Path(shutil.copy(made.path, tmp_path / "a.onnx"))
+    about = {**made.about, "env": {**made.about["env"], "target": "nowhere_to_be_found.Env"}}
+    file.with_suffix(".onnx.json").write_text(json.dumps(about))
+    monkeypatch.setattr(sys, "argv", ["play_onnx.py", str(file)])
+    with pytest.raises(SystemExit) as caught:
+        play_onnx.main()
+    message = "No module named 'nowhere_to_be_found': install it, or name the folder that it is in by PYTHONPATH\n"
+    assert (caught.value.code, capsys.readouterr().err) == (2, message)
 
 
 def test_what_disagrees_is_not_written(run, tmp_path, monkeypatch):

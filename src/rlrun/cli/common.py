@@ -35,7 +35,8 @@ EnvOverrides = Annotated[
     typer.Argument(
         metavar="[OVERRIDE]...",
         help="For an exported policy, or a run that learned from data alone: env=NAME, env.id=ID or env.target=CLASS "
-        "names another environment; env.kwargs.KEY=VALUE changes the own one of a policy or a run.",
+        "names another environment; env.kwargs.KEY=VALUE and env.reset_options.KEY=VALUE change the own one "
+        "of a policy or a run.",
         autocompletion=complete,
     ),
 ]

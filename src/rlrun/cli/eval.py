@@ -89,7 +89,8 @@ def _print(reports: list[Any], *, single: bool, table: bool) -> None:
     good = [report for report in different if getattr(report, "damage", None) is None]
     names = ("checkpoint", *good[0].metrics, "") if good and hasattr(good[0], "metrics") else SEVERAL
     lines = [report.describe() for report in good] if single else aligned([names, *map(_row, good)], left=LEFT)
-    for line in lines:
+    folders = [f"videos: {path.parent}" for report in good for path in getattr(report, "videos", ())]
+    for line in (*lines, *dict.fromkeys(folders)):
         typer.echo(printable(line))
     if not table or names is not SEVERAL:
         return

@@ -142,8 +142,8 @@ def evaluate(
         form: of videos: mp4 (default) or gif.
         network: config path of the network that is judged by held-out data; None = the only one, if there is no agent.
         trust: build it though it was not made here, and remember that.
-        overrides: for an exported policy: they change its environment, or choose another one. For a run that learned
-            from data alone: they name one.
+        overrides: of a run `env.kwargs.KEY=VALUE` and `env.reset_options.KEY=VALUE`, which vary its environment. For
+            an exported policy, they also choose another one; for a run that learned from data alone, they name one.
 
     Returns:
         An `EvaluationReport`, or a `ValidationReport` of a network. For a list of checkpoints one for each; if one is

@@ -49,8 +49,8 @@ def play(
         text: in the terminal, also where a window could be opened.
         fps: steps a second; None = the environment's own rate.
         trust: build it though it was not made here, and remember that.
-        overrides: for an exported policy: they change its environment, or choose another one. For a run that learned
-            from data alone: they name one.
+        overrides: of a run `env.kwargs.KEY=VALUE` and `env.reset_options.KEY=VALUE`, which vary its environment. For
+            an exported policy, they also choose another one; for a run that learned from data alone, they name one.
         say: called with each text to print.
 
     Raises:

@@ -342,7 +342,8 @@ def _import(name: str, text: str, place: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise BuildError(f"{place}: {text} needs the package '{error.name}', which is not installed") from error
-        near = did_you_mean(name, [module.name for module in pkgutil.iter_modules()])
+        known = ["rlrun", "torch", *(module.name for module in pkgutil.iter_modules(["."]))]
+        near = did_you_mean(name, known) or " here; the folder of a project of yours is named by PYTHONPATH"
         raise BuildError(f"{place}: {text}: there is no module '{name}'{near}") from error
     except RlrunError:
         raise
@@ -366,6 +367,8 @@ def _unknown(owner: Any, path: str, text: str) -> str:
 def explain(error: BaseException) -> str:
     """Return an exception's message on one line, with its class where the message alone says little."""
     message = " ".join(str(error).split())
+    if isinstance(error, AttributeError) and error.name is not None:
+        message += did_you_mean(error.name, [name for name in dir(error.obj) if name[0] != "_"])
     telling = isinstance(error, (ValueError, TypeError, RlrunError)) and message
     return message if telling else f"{type(error).__name__}: {message}".rstrip(": ")
 

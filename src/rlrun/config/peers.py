@@ -126,6 +126,7 @@ def override_of(option: str, value: str, algorithm: str | None = None) -> str | 
     """
     name = option.removeprefix("--").replace("-", "_")
     same = [key for key in (name, *(f"{block}.{name}" for block in BLOCKS)) if key in KINDS]
+    same = same or [*filter(None, [_mistyped((name,), dict.fromkeys(KINDS))])]
     off = value.lower() in ("false", "0", "none")
     exact = _rows_of(f"{name}={'false' if off else value}")
     options = exact or _rows_of(name) or [Row(key, (), "") for key in same[:1]]

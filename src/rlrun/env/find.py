@@ -50,8 +50,7 @@ def spec_of(id: str) -> EnvSpec:
     if latest not in registry:
         prefix = f"{module}:" if module else ""
         own = "" if module else f"; one that a module of yours registers is env.id=MODULE:{name}"
-        near = did_you_mean(name, registry, prefix) or own
-        raise ConfigError(f"env.id: no environment '{id}' is registered{near}")
+        raise ConfigError(f"env.id: no environment '{id}' is registered{did_you_mean(name, registry, prefix)}{own}")
     return registry[latest]
 
 

@@ -149,7 +149,8 @@ def make(
         RequestError: the environment cannot be found or built, or has unsupported spaces; the message names the key.
     """
     if (id is None) == (target is None):
-        raise ConfigError(f"env wants one of env.id and env.target, got {'neither' if id is None else 'both'}")
+        got = "neither" if id is None else "both; leave env=NAME out, or add env.id=null"
+        raise ConfigError(f"env wants one of env.id and env.target, got {got}")
     require_one_of("env.vectorization", vectorization, ("auto", *_BUILDERS))
     if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
         raise ConfigError(f"num_envs wants a whole number above 0, got {num_envs!r}")

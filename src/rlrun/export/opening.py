@@ -104,9 +104,10 @@ def refuse_overrides(run: Path | str, overrides: Iterable[str]) -> None:
     """Refuse overrides that a run with an environment of its own does not take, with a RequestError."""
     for override in _settings(overrides):
         if not override.startswith(tuple(f"{place}." for place in VARIED)) and has_env(run):
+            keys = " and ".join(f"{place}.KEY=VALUE" for place in VARIED)
             raise RequestError(
-                f"{override}: a run plays in its own environment, changed by env.kwargs.KEY=VALUE alone; other "
-                "overrides go with an exported policy, FILE.onnx"
+                f"{override}: a run plays in its own environment, changed by {keys} alone; other overrides go with an "
+                "exported policy, FILE.onnx"
             )
 
 

@@ -131,7 +131,10 @@ def main() -> None:
     args = parser.parse_args()
     policy = Policy(args.file, seed=args.seed)
     about = policy.about["env"]
-    env = make(about, "human" if args.render else None)
+    try:
+        env = make(about, "human" if args.render else None)
+    except ModuleNotFoundError as error:
+        parser.exit(2, f"{error}: install it, or name the folder that it is in by PYTHONPATH\n")
     returns = []
     for index in range(args.episodes):
         total, steps = episode(policy, env, args.seed + index, about["max_steps"], about["reset_options"])

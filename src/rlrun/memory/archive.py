@@ -23,6 +23,7 @@ from rlrun.runs.files import open_regular, reason, sync_directory
 
 PIECE = 1 << 22  # bytes read at a time
 MARK = b"PK\x03\x04"  # how zips begin
+WANTED = "dataset and memory.import take a file of memory.export, or minari:DATASET, which Minari makes of your arrays"
 PICKLE = "not read, because loading it runs whatever code it holds"
 
 
@@ -72,7 +73,7 @@ def read(path: Path, *, verify: bool = True) -> Iterator[ZipFile]:
             if re.match(rb"\x80[\x02-\x08]", start):
                 raise RequestError(f"{path} is a pickle: {PICKLE}")
             if start != MARK:
-                raise RequestError(f"{path} is no stored memory: it does not begin like one")
+                raise RequestError(f"{path} is no stored memory: it does not begin like one; {WANTED}")
             with ZipFile(file) as archive:
                 if "data.pickle" in archive.namelist():
                     legacy = "is in Emote's legacy format, a pickle"
@@ -104,7 +105,7 @@ def read_json(archive: ZipFile, name: str, path: Path) -> dict[str, Any]:
     try:
         value = json.loads(archive.read(name))
     except KeyError:
-        raise RequestError(f"{path} is no stored memory: it has no member '{name}'") from None
+        raise RequestError(f"{path} is no stored memory: it has no member '{name}'; {WANTED}") from None
     except (ValueError, RecursionError) as error:
         raise RequestError(f"{path} is damaged: its member '{name}' is no JSON: {error}") from error
     if not isinstance(value, dict):

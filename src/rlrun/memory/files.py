@@ -171,7 +171,7 @@ def _load(table: Table, state: Mapping[str, Any]) -> None:
 def _note(file: ZipFile, path: Path) -> dict[str, Any]:
     note = archive.read_json(file, "table.json", path)
     if note.get("kind") != KIND:
-        raise RequestError(f"{path} is no stored memory: it is a '{note.get('kind')}', wanted '{KIND}'")
+        raise RequestError(f"{path} is no stored memory: it is a '{note.get('kind')}'; {archive.WANTED}")
     if note.get("format") != FORMAT:
         raise RequestError(f"{path} has format {note.get('format')}; this version of rlrun reads {FORMAT}")
     try:
