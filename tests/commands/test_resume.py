@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from pathlib import Path
 
 import pytest
 from tests.identical import stamps
@@ -18,6 +19,7 @@ from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, Left, RequestError, RunDirError
 from rlrun.loading.assembly import builder_of, shares
 from rlrun.runs import lock as locks
+from rlrun.runs import manifest
 from rlrun.runs.directory import RunDir
 
 from .conftest import TINY as SHORT
@@ -277,6 +279,59 @@ def test_what_numbers_depend_on_and_is_not_as_it_was_is_told(left, caplog):
     assert "the run does not continue exactly: torch 1.0 became" in caplog.text
     rlrun.resume(run.path, ["stop.env_steps=140"])
     assert read(run.manifest)["resume"] == "approximate"  # once is for ever
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"cpu": "Abacus 3000, 2 cores"}, "cpu Abacus 3000 became "),
+        ({"python": "2.7.18"}, "python 2.7 became 3."),
+        ({"git": {"commit": "0" * 40, "dirty": None}}, "your code differs (commit 000000000, now "),
+    ],
+)
+def test_another_process_is_told_by_what_numbers_depend_on(changes, why, left, monkeypatch):
+    run, here = left(60), {"commit": "1" * 40, "dirty": None}
+    monkeypatch.setattr(manifest, "git", lambda project: here)
+    run.manifest.write_text(json.dumps({**read(run.manifest), "git": here, **changes}))
+    rlrun.resume(run.path)
+    (reason,) = read(run.manifest)["resumed"][-1]["approximate"]
+    assert reason.startswith(why)
+
+
+def test_what_numbers_do_not_depend_on_is_not_told():
+    now = manifest.manifest([], seed=0, project=Path.cwd()) | {"device": "cpu", "threads": 1}
+    name, _, cores = str(now["cpu"]).rpartition(", ")
+    before = {**now, "git": None, "python": f"{now['python']}rc1", "cpu": f"{name}, 7{cores}", "code": {"a.py": "0"}}
+    assert resuming.differences(before, {**now, "code": {"b.py": "1"}}) == []
+    before["git"], now["git"] = {"commit": "a", "dirty": None}, {"commit": "a", "dirty": "b"}
+    assert resuming.differences(before, {**now, "code": {"a.py": "1"}}) == [
+        "your code differs (uncommitted changes, a.py)"
+    ]
+
+
+def test_files_that_the_run_keeps_are_compared(project):
+    (project / "net.py").write_text("a = 1\n")
+    words = [*ONCE, "log.code=[net.py]", "checkpoint.every=10"]
+    run = RunDir(rlrun.train(words, run_dir=project / "run").run_dir)
+    rlrun.resume(run.path, ["stop.env_steps=40"])
+    (project / "net.py").write_text("a = 2\n")
+    rlrun.resume(run.path, ["stop.env_steps=60"])
+    whys = [entry["approximate"] for entry in read(run.manifest)["resumed"]]
+    assert whys == [[], ["your code differs (net.py)"]]
+
+
+def test_who_learns_from_evaluations_reads_their_settings():
+    words = ["algorithm=sac", "env=constrainedbandit", "+with=lagrangian_evaluated", "lagrangian.thresholds=[null,0]"]
+    for text, key in (
+        ("evaluation.every=7", "every"),
+        ("evaluation.episodes=7", "episodes"),
+        ("evaluation.video=true", ""),
+    ):
+        before, after = (compose([*words, *more]).config for more in ((), (text,)))
+        told = f"callbacks.reward_weights.paid learns from evaluations, and evaluation.{key} changed"
+        assert resuming.readers_of_evaluations(before, after) == ([told] if key else [])
+        before, after = (compose([*words[:2], *more]).config for more in ((), (text,)))
+        assert resuming.readers_of_evaluations(before, after) == []
 
 
 # --- train --continue

@@ -7,6 +7,7 @@ call the run `approximate` and give the reason.
 
 import logging
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -30,15 +31,17 @@ from rlrun.loading.policy import Arrival, arrived
 from rlrun.runs.directory import RunDir, checkpoint_key, is_run, rank_folder
 from rlrun.runs.files import read_json, reason, write_json
 from rlrun.runs.heartbeat import hold_run, lock_run, require_idle, trace_of
+from rlrun.runs.manifest import git
 from rlrun.runs.progress import counted_updates
 from rlrun.runs.trust import require_trusted
 
-NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
+NUMERIC = ("torch", "numpy", "gymnasium", "rlrun")  # another version of these may give other numbers
 OF_MACHINE = (  # facts in the manifest about each process that resumes a run
     *("command", "created", "git", "python", "packages", "platform", "host", "cpu"),
-    *("device", "gpu", "threads"),
+    *("device", "gpu", "threads", "code"),
 )
 OF_BUDGET = (("stop",), ("callbacks", "budget"), ("callbacks", "logger"))  # read the budget, and change no number
+WATCHERS = (*OF_BUDGET, ("callbacks", "evaluation"))  # have the evaluator, and change no number
 IN_PROCESS = ("auto", "sync", "async")  # vectorizations with the same random numbers
 
 _messages = logging.getLogger("rlrun")
@@ -136,6 +139,7 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
         experiment.restore(loaded[1], loaded[0])
     if distributed.rank():
         return experiment.follow()
+    readers = [*readers_of_budget(arrival.config, config), *readers_of_evaluations(arrival.config, config)]
     since = {
         "overrides": [override.text for override in changes],
         "checkpoint": None if loaded is None else loaded[0].name,
@@ -148,7 +152,7 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
             _record(directory, experiment, arrival.about, since)
         except RlrunError as error:  # training has not begun
             raise RunDirError(str(error)) from error
-        summary = experiment.train(directory, partial(_confirm, directory, readers_of_budget(arrival.config, config)))
+        summary = experiment.train(directory, partial(_confirm, directory, readers))
     return Result(directory.path, summary, config, experiment.trainer)
 
 
@@ -285,7 +289,10 @@ def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Pat
 def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: dict[str, Any]) -> None:
     """Record a resume in the run's files: process, checkpoint and machine."""
     now = experiment.describe()
-    about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in OF_MACHINE} | origin]}
+    if now["git"] is None and isinstance(about.get("project"), str):  # resumed from elsewhere
+        now["git"] = git(Path(about["project"]))
+    entry = {name: now[name] for name in OF_MACHINE if name in now} | origin
+    about = {**about, "resumed": [*about.get("resumed", []), entry]}
     if origin["checkpoint"] is None:
         run.echo("resume: started again; there was no checkpoint")
     run.start(config=kept(experiment.config), overrides=experiment.composed.overrides, manifest=about)
@@ -320,6 +327,20 @@ def readers_of_budget(before: DictConfig, config: DictConfig) -> list[str]:
     return [f"{reader} reads {key}, and {old} became {new}" for reader, key, old, new in changes if old != new]
 
 
+def readers_of_evaluations(before: DictConfig, config: DictConfig) -> list[str]:
+    """Return the parts that learn from evaluations, whose settings have changed: they would have learned otherwise."""
+    settings: list[Any] = [OmegaConf.to_container(version.evaluation) for version in (before, config)]
+    old, new = (dict(leaves(version)) for version in settings)
+    changed = [dotted(key) for key in {**old, **new} if old.get(key) != new.get(key) and key[0] != "video"]
+    readers = [
+        dotted(path)
+        for path, value in leaves(plain(config))
+        if not any(path[: len(place)] == place for place in WATCHERS)
+        and any(key[:2] == ("callbacks", "evaluation") for key in mentions(str(value), path))
+    ]
+    return [f"{reader} learns from evaluations, and evaluation.{key} changed" for reader in readers for key in changed]
+
+
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the facts that numbers depend on and that differ between two processes of a run."""
     changes = [
@@ -330,7 +351,26 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for name in ("device", "threads"):
         if before.get(name) != now[name]:
             changes.append(f"{name} {before.get(name)} became {now[name]}")
-    return changes
+    for name, pattern in (("cpu", r"(.*?)(?:, \d+ cores)?"), ("python", r"(\d+\.\d+).*")):  # without cores, patch
+        old, new = (re.sub(f"^{pattern}$", r"\1", str(about.get(name))) for about in (before, now))
+        if old != new:
+            changes.append(f"{name} {old} became {new}")
+    return [*changes, *_differences_of_code(before, now)]
+
+
+def _differences_of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return in which way the user's code differs, as far as both processes knew of it."""
+    old, new = before.get("git"), now.get("git")
+    ways = []
+    if isinstance(old, dict) and isinstance(new, dict):
+        if old.get("commit") != new.get("commit"):
+            ways.append(f"commit {str(old.get('commit'))[:9]}, now {str(new.get('commit'))[:9]}")
+        if old.get("dirty") != new.get("dirty"):
+            ways.append("uncommitted changes")
+    files, files_now = before.get("code"), now.get("code")
+    if isinstance(files, dict) and isinstance(files_now, dict):
+        ways += [name for name in files if files[name] != files_now.get(name, files[name])]
+    return [f"your code differs ({', '.join(ways)})"] if ways else []
 
 
 def _list(names: Sequence[str]) -> str:

@@ -253,6 +253,8 @@ class Experiment:
         """Return the circumstances under which this process works on the run, for its manifest."""
         about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
         about["parent"] = None if self.fork is None else self.fork.lineage
+        if digests := self.code.digests():
+            about["code"] = digests
         about["set_by"] = configuration.provenance(self.composed)
         return {**about, **process_as_set_up(self.device), "precision": str(self.config.precision)}
 

@@ -1,5 +1,6 @@
 """Copies of a user's code, and of what git holds no commit of, beside the results that they gave."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,6 +59,13 @@ class Code:
                 (folder / "uncommitted.diff").write_bytes(difference)
         except OSError as error:
             raise RlrunError(f"{folder} cannot be written: {reason(error)}") from error
+
+    def digests(self) -> dict[str, str]:
+        """Return a digest of each file, by its name within the project."""
+        return {
+            path.relative_to(self.project).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in self.files
+        }
 
     def notes(self) -> list[str]:
         """Warn of patterns that no file matches."""
