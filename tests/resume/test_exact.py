@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -180,3 +181,15 @@ def test_priorities_of_a_burst_outlive_a_kill(task, assert_same, tmp_path):
     copy_as_killed(run, tmp_path / "killed", at=checkpoint_key(checkpoint)[0])
     rlrun.resume(tmp_path / "killed")
     assert_same(run, tmp_path / "killed")
+
+
+def test_a_run_killed_behind_its_last_update_has_all_metrics(tmp_path):
+    """The last record is written after the last checkpoint, by which nothing is sampled any more."""
+    overrides = ["algorithm=dqn", "env=cartpole", "stop.env_steps=80", "algorithm.hidden=[8]", "logger=[]"]
+    overrides += [*REPLAY, "checkpoint.every=20", "log.every=1_000", "evaluation.every=0"]
+    rlrun.train(overrides, run_dir=tmp_path / "whole")
+    killed = RunDir(shutil.copytree(tmp_path / "whole", tmp_path / "killed"))
+    for path in (killed.summary, killed.status):
+        path.unlink()
+    rlrun.resume(killed.path)
+    assert compare(tmp_path / "whole", killed.path)["metrics"]

@@ -109,6 +109,7 @@ class ReplayLoader:
         self._since: int | None = None
         self._until = 0
         self._newest: Sample | None = None
+        self._known: dict[str, float] = {}  # metrics of the newest sample before a resume
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
@@ -202,7 +203,7 @@ class ReplayLoader:
     @property
     def metrics(self) -> dict[str, float]:
         """Ages of the rows of the newest sample."""
-        return {} if self._newest is None else self._newest.metrics
+        return self._known if self._newest is None else self._newest.metrics
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -210,8 +211,9 @@ class ReplayLoader:
         return tuple(getattr(self.table, "tables", (self.table,)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the schedule."""
-        return {"updates": self.updates, "start": self.start, "since": self._since, "until": self._until}
+        """Return the position in the schedule, and the metrics of the newest sample."""
+        position = {"updates": self.updates, "start": self.start, "since": self._since, "until": self._until}
+        return {**position, "metrics": self.metrics}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a position; the collector's steps are the collector's to restore."""
@@ -219,6 +221,7 @@ class ReplayLoader:
         require_counts({"updates": state["updates"]})
         self.updates, self.start = state["updates"], state["start"]
         self._since, self._until = state["since"], state["until"]
+        self._known = dict(state["metrics"])
 
 
 class CollectLoader:
