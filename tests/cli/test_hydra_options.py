@@ -53,6 +53,7 @@ def test_a_config_is_printed_as_by_a_hydra_application(rlrun):
 
 def test_the_files_are_listed_in_the_order_of_merging(rlrun, write):
     own = write("conf/mine.yaml", MINE)
+    assert rlrun("config", "-cn", "mine.yaml").out == rlrun("config", "-cn", "mine").out
     lines = rlrun("train", "-cn", "mine", "--info", "defaults-tree", "seed=3").out.splitlines()
     assert lines[0] == "rlrun/train.yaml"
     assert lines[-2:] == [str(own), "override"]

@@ -317,7 +317,15 @@ def test_unread_key_of_users_file(key, write, rlrun):
     refused(rlrun(*DQN, "with=mine"), [f"conf/with/mine.yaml: {key}: no part reads this key"])
 
 
-@pytest.mark.parametrize(("text", "line"), [("", "its first line has to be"), ("seed: '${nowhere}'", "seed: ")])
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "its first line has to be"),
+        ("seed: '${nowhere}'", "seed: '${nowhere}' leads nowhere"),
+        ("algorithm: {lr: abc}", "algorithm.lr: wanted a number above 0"),
+        ("callbacks: {q_loss: {foo: 1}}", "callbacks.q_loss.foo: rlrun.algorithms.dqn.QLoss takes no argument"),
+    ],
+)
 def test_a_wrong_file_of_the_user_is_named(text, line, write, rlrun):
     write("conf/with/mine.yaml", text and f"# @package _global_\n{text}\n")
     refused(rlrun(*DQN, "+with=mine"), [f"conf/with/mine.yaml: {line}"])

@@ -25,6 +25,7 @@ from rlrun.config import Composed
 from rlrun.config.build import register_resolvers
 from rlrun.config.composition import describe_presets, folder_of
 from rlrun.config.interpolation import fix_time, plain
+from rlrun.config.layers import naming_file
 from rlrun.config.overrides import listed
 from rlrun.core import distributed
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, describe_error, did_you_mean
@@ -94,7 +95,7 @@ class Experiment:
         self.device = prepare_process(self.config)
         self.builder = builder_of(self.config, device=self.device, **shares(self.config))
         self.builder.get("seeds").apply()
-        with torch.device(self.device):
+        with torch.device(self.device), naming_file(composed):
             self.trainer: Trainer = self.builder.get("trainer")
         steps = self.config.stop.env_steps
         if steps is not None and not any("step" in part.provides for part in self.trainer.callbacks.values()):

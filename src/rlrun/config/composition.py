@@ -26,8 +26,8 @@ from rlrun.config import places, plugins, reading
 from rlrun.config.build import register_resolvers
 from rlrun.config.checks import check, require_ours
 from rlrun.config.files import one_line
-from rlrun.config.interpolation import child, dotted, leaves, mentions, plain, split
-from rlrun.config.layers import OVERRIDE, Layer, layer_of_file, layer_of_overrides, origins
+from rlrun.config.interpolation import child, dotted, leaves, mentions, plain
+from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides, naming_file
 from rlrun.config.overrides import ADDITIONS, CONFIG_NAME, FOLDERS, GRID, NUMBER, SUBDIR, Override, apply, parse, unused
 from rlrun.config.peers import GYM_ID, override_of
 from rlrun.config.places import readable_places
@@ -154,13 +154,9 @@ class Composer:
         composed = Composed(
             config, noted, selection.choices, layers, self._project, selection.preset, settings_of_hydra
         )
-        try:
-            if check:
+        if check:
+            with naming_file(composed):
                 _check(composed, roots)
-        except ConfigError as error:
-            if file := _own_file_of(str(error).partition(":")[0], composed):
-                error.args = (f"{file}: {error}",)
-            raise
         return composed
 
     def _named(self, name: str) -> "Composer":
@@ -461,15 +457,6 @@ def folder_of(key: str, composed: Composed) -> str | None:
     if folder in (None, ""):
         raise ConfigError(f"{key}={pattern}: wanted the name of a folder, got {folder!r}")
     return str(folder)
-
-
-def _own_file_of(key: str, composed: Composed) -> str | None:
-    """Return the user's file that set a key and all that is below it, or None if there is no such file."""
-    setters = origins(composed.config, composed.layers).items()
-    labels = {
-        None if layer.packaged else layer.label for path, layer in setters if path[: len(split(key))] == split(key)
-    }
-    return labels.pop() if len(labels) == 1 and OVERRIDE not in labels else None
 
 
 def _is_hydras(group: str) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlrun.config.interpolation import Path, dotted, leaves, nested, plain, split
+from rlrun.core.errors import RequestError
 
 if TYPE_CHECKING:
     from rlrun.config.composition import Composed
@@ -50,6 +52,20 @@ def layer_of_overrides(overrides: Sequence[Override]) -> Layer:
 def provenance(composed: Composed) -> dict[str, str]:
     """Return for each key of the composed config the file that set it last, or `override`."""
     return {dotted(path): layer.label for path, layer in origins(composed.config, composed.layers).items()}
+
+
+@contextmanager
+def naming_file(composed: Composed) -> Iterator[None]:
+    """Begin the message of an error about a key with the user's file, if one set the key and all that is below it."""
+    try:
+        yield
+    except RequestError as error:
+        key = split(str(error).partition(":")[0])
+        setters = origins(composed.config, composed.layers).items()
+        labels = {None if layer.packaged else layer.label for path, layer in setters if path[: len(key)] == key}
+        if key and len(labels) == 1 and not labels & {None, OVERRIDE}:
+            error.args = (f"{labels.pop()}: {error}",)
+        raise
 
 
 def origins(config: Any, layers: Sequence[Layer]) -> dict[Path, Layer]:
