@@ -31,7 +31,6 @@ from rlrun.loading.policy import Arrival, arrived
 from rlrun.runs.directory import RunDir, checkpoint_key, is_run, rank_folder
 from rlrun.runs.files import read_json, reason, write_json
 from rlrun.runs.heartbeat import hold_run, lock_run, require_idle, trace_of
-from rlrun.runs.manifest import git
 from rlrun.runs.progress import counted_updates
 from rlrun.runs.trust import require_trusted
 
@@ -289,8 +288,6 @@ def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Pat
 def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: dict[str, Any]) -> None:
     """Record a resume in the run's files: process, checkpoint and machine."""
     now = experiment.describe()
-    if now["git"] is None and isinstance(about.get("project"), str):  # resumed from elsewhere
-        now["git"] = git(Path(about["project"]))
     entry = {name: now[name] for name in OF_MACHINE if name in now} | origin
     about = {**about, "resumed": [*about.get("resumed", []), entry]}
     if origin["checkpoint"] is None:
@@ -359,18 +356,12 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _differences_of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return in which way the user's code differs, as far as both processes knew of it."""
-    old, new = before.get("git"), now.get("git")
-    ways = []
-    if isinstance(old, dict) and isinstance(new, dict):
-        if old.get("commit") != new.get("commit"):
-            ways.append(f"commit {str(old.get('commit'))[:9]}, now {str(new.get('commit'))[:9]}")
-        if old.get("dirty") != new.get("dirty"):
-            ways.append("uncommitted changes")
+    """Return which of the user's files differ, of those that both processes know."""
     files, files_now = before.get("code"), now.get("code")
-    if isinstance(files, dict) and isinstance(files_now, dict):
-        ways += [name for name in files if files[name] != files_now.get(name, files[name])]
-    return [f"your code differs ({', '.join(ways)})"] if ways else []
+    if not isinstance(files, dict) or not isinstance(files_now, dict):
+        return []
+    changed = [name for name in files if files[name] != files_now.get(name, files[name])]
+    return [f"your code differs ({', '.join(changed)})"] if changed else []
 
 
 def _list(names: Sequence[str]) -> str:

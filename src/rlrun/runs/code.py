@@ -1,9 +1,11 @@
 """Copies of a user's code, and of what git holds no commit of, beside the results that they gave."""
 
-import hashlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 
+import rlrun
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.runs.files import reason
 from rlrun.runs.manifest import uncommitted
@@ -61,12 +63,20 @@ class Code:
             raise RlrunError(f"{folder} cannot be written: {reason(error)}") from error
 
     def digests(self) -> dict[str, str]:
-        """Return a digest of each file, by its name within the project."""
-        return {
-            path.relative_to(self.project).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in self.files
-        }
+        """Return a digest of each file and of each module of the project that is imported, by its name within it."""
+        paths = sorted({*self.files, *_modules_of(self.project)})
+        return {path.relative_to(self.project).as_posix(): sha256(path.read_bytes()).hexdigest() for path in paths}
 
     def notes(self) -> list[str]:
         """Warn of patterns that no file matches."""
         return [f"log.code: no file in {self.project} matches '{name}'" for name in self.unmatched]
+
+
+def _modules_of(project: Path) -> Iterator[Path]:
+    """Yield the files of a project's own imported modules: not those of packages that are installed within it."""
+    others = (Path(sys.prefix).resolve(), Path(rlrun.__file__).resolve().parent)
+    for module in list(sys.modules.values()):
+        path = Path(getattr(module, "__file__", None) or "").resolve()
+        inside = path.is_relative_to(project) and "site-packages" not in path.parts
+        if inside and path.is_file() and not any(path.is_relative_to(other) for other in others):
+            yield path
