@@ -135,7 +135,7 @@ class ReplayLoader:
             yield self._batch()
 
     def _batch(self) -> Groups:
-        self._newest = self.table.sample(self.batch, self.length)
+        self._newest, self._known = self.table.sample(self.batch, self.length), {}
         return {self.data_group: self._newest}
 
     def _before_steps(self) -> bool:
