@@ -273,7 +273,10 @@ def header(shape: str) -> bytes:
 
 FORGED: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "newer": (lambda file: note(file, format=3), "has format 3; this version of rlrun reads 2"),
-    "other kind": (lambda file: note(file, kind="checkpoint"), "is no stored memory: it is a 'checkpoint'; dataset and"),
+    "other kind": (
+        lambda file: note(file, kind="checkpoint"),
+        "is no stored memory: it is a 'checkpoint';",
+    ),
     "no note": (lambda file: file.pop("table.json"), "no member 'table.json'"),
     "no json": (lambda file: file.update({"table.json": b"[" * 100_000}), "is no JSON"),
     **{
