@@ -118,7 +118,7 @@ class ReplayLoader:
     def __iter__(self) -> Iterator[Groups]:
         while self._before_steps():
             self.updates += 1
-            yield self._batch()
+            yield self._batch(self.batch)
         self._until_ready()
         if (missing := self._missing()) > math.ceil(1 / self.rate) + self.collect_steps:
             raise RunDirError(f"loader: the saved state has {self.updates} updates, {missing} steps before the next")
@@ -132,10 +132,10 @@ class ReplayLoader:
                 if hasattr(self.table, "draw_ahead"):
                     self.table.draw_ahead(self._due(self.collector), self.batch, self.length)
             self.updates += 1
-            yield self._batch()
+            yield self._batch(self.batch)
 
-    def _batch(self) -> Groups:
-        self._newest, self._known = self.table.sample(self.batch, self.length), {}
+    def _batch(self, size: int) -> Groups:
+        self._newest, self._known = self.table.sample(size, self.length), {}
         return {self.data_group: self._newest}
 
     def _before_steps(self) -> bool:

@@ -117,7 +117,7 @@ class WholeReplayLoader(ReplayLoader):
     def __iter__(self) -> Iterator[Groups]:
         while self._before_steps():
             self.updates += 1
-            yield self._batch()
+            yield self._batch(self.batch)
         self._until_ready()
         while True:
             while not self._left():
@@ -125,8 +125,7 @@ class WholeReplayLoader(ReplayLoader):
             size, larger = divmod(self.windows, self._updates())
             size += self.given % self._updates() < larger
             self.given += 1
-            self._newest = self.table.sample(size, self.length)
-            yield {self.data_group: self._newest}
+            yield self._batch(size)
 
     def _updates(self) -> int:
         """Return how many updates a pass has."""
