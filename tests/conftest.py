@@ -16,7 +16,6 @@ import pytest
 from tests.command import code_of, forget
 
 from rlrun.export import during, making
-from rlrun.runs.manifest import cores
 
 SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` leaves them out
     *("resume/test_completeness.py", "resume/test_exact.py", "values/test_values.py", "export/test_parity.py"),
@@ -26,11 +25,6 @@ SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` le
     *(f"../benchmarks/tests/test_{name}.py" for name in ("cost", "memory", "outcomes")),
     *("commands/test_train.py", "collect/test_async.py", "cli/test_async.py", "checkpointing/test_crashes.py"),
 }
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """Use one worker more than cores: some tests wait for processes most of their time."""
-    return cores() + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,6 +16,7 @@ from tests.processes import below
 from rlrun.core.errors import RequestError, installing
 from rlrun.runs import progress as watching
 from rlrun.runs.directory import RunDir
+from rlrun.runs.processes import handled
 from rlrun.sweep.command import JobCommand
 from rlrun.sweep.launchers import Slurm, slurm
 from rlrun.sweep.launchers.ray import connect
@@ -85,7 +86,8 @@ def test_jobs_are_stopped_in_order_and_another_launcher_goes_on(launcher, projec
         os.kill(os.getpid(), signal.SIGTERM)
 
     meanwhile(stop)
-    assert rlrun(*LONG, "env.target=slow.Slow", *launcher).code == 75
+    with handled(signal.SIG_IGN, signal.SIGINT):  # as `&` of a script leaves it
+        assert rlrun(*LONG, "env.target=slow.Slow", *launcher).code == 75
     until(lambda: only_run().read_status()["status"] == "stopped", 10.0)
     assert states("s") == ["pending"]
     write("go", "")

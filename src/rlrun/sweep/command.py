@@ -98,7 +98,8 @@ class JobCommand:
         sys.path += [path for path in self.paths if path not in sys.path]
         # A scheduler that starts several jobs in one process gives each its own accelerators.
         child = self._child = self.start({VISIBLE: os.environ[VISIBLE]} if VISIBLE in os.environ else None)
-        with handled(lambda number, frame: self._ask(), signal.SIGTERM):
+        interrupts = handled(signal.default_int_handler, signal.SIGINT)  # ignored by what `&` of a script has started
+        with handled(lambda number, frame: self._ask(), signal.SIGTERM), interrupts:
             while True:
                 try:
                     while (code := child.poll()) is None:
