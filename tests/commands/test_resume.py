@@ -324,8 +324,8 @@ def test_who_learns_from_evaluations_reads_their_settings():
         ("evaluation.video=true", ""),
     ):
         before, after = (compose([*words, *more]).config for more in ((), (text,)))
-        told = f"callbacks.reward_weights.paid learns from evaluations, and evaluation.{key} changed"
-        assert resuming.readers_of_evaluations(before, after) == ([told] if key else [])
+        reason = f"callbacks.reward_weights.paid learns from evaluations, and evaluation.{key} changed"
+        assert resuming.readers_of_evaluations(before, after) == ([reason] if key else [])
         before, after = (compose([*words[:2], *more]).config for more in ((), (text,)))
         assert resuming.readers_of_evaluations(before, after) == []
 

@@ -111,7 +111,7 @@ def proceed(composed: Composed, run_dir: Path, digest: str | None = None, trust:
         with ExitStack() as stack:
             news = distributed.by_first(prepare, InProgress)
             if news is None:
-                return begin(composed, directory.path, anew=True)
+                return begin(composed, directory.path, restart=True)
             return resume(directory.path, news, trust=trust)
     except InProgress as error:
         raise Left(str(error)) from error

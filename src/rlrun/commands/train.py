@@ -423,10 +423,10 @@ def train(
 
 @distributed.joined()
 @process_restored()
-def begin(composed: Composed, run_dir: os.PathLike[str] | str | None = None, *, anew: bool = False) -> Result:
+def begin(composed: Composed, run_dir: os.PathLike[str] | str | None = None, *, restart: bool = False) -> Result:
     """Train an agent by a composed config, in a new run directory.
 
-    anew: `run_dir` may hold what a start left that was killed before it was a run; it is deleted once all parts exist.
+    restart: `run_dir` may hold what a start left that was killed before it was a run; that goes once all parts exist.
     """
     fix_time(composed.config)
     run_dir = folder_of("hydra.run.dir", composed) if run_dir is None else run_dir
@@ -438,7 +438,7 @@ def begin(composed: Composed, run_dir: os.PathLike[str] | str | None = None, *, 
         name = experiment.env_name
         directory = RunDir.create(algorithm=composed.choices["algorithm"], env=name, seed=composed.config.seed)
     else:
-        directory = RunDir.claim(run_dir, anew=anew)
+        directory = RunDir.claim(run_dir, restart=restart)
     with experiment.begin(directory):
         summary = experiment.train(directory)
     return Result(directory.path, summary, composed.config, experiment.trainer)

@@ -1,6 +1,7 @@
 """Copies of a user's code, and of what git holds no commit of, beside the results that they gave."""
 
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -74,9 +75,9 @@ class Code:
 
 def _modules_of(project: Path) -> Iterator[Path]:
     """Yield the files of a project's own imported modules: not those of packages that are installed within it."""
-    others = (Path(sys.prefix).resolve(), Path(rlrun.__file__).resolve().parent)
-    for module in list(sys.modules.values()):
-        path = Path(getattr(module, "__file__", None) or "").resolve()
-        inside = path.is_relative_to(project) and "site-packages" not in path.parts
-        if inside and path.is_file() and not any(path.is_relative_to(other) for other in others):
+    library, own = sysconfig.get_path("stdlib"), Path(rlrun.__file__).resolve().parent
+    files = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
+    installed = ("site-packages", "dist-packages", library)
+    for path in (Path(file).resolve() for file in files if not any(part in file for part in installed)):
+        if path.is_relative_to(project) and path.is_file() and not path.is_relative_to(own):
             yield path

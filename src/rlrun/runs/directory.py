@@ -95,10 +95,10 @@ class RunDir:
         return run
 
     @classmethod
-    def claim(cls, path: str | os.PathLike[str], *, anew: bool = False) -> RunDir:
+    def claim(cls, path: str | os.PathLike[str], *, restart: bool = False) -> RunDir:
         """Take the folder that the user named: made if absent, used if empty.
 
-        anew: also delete what a start left that was killed before the folder was a run; all but its status.
+        restart: also delete what a start left that was killed before the folder was a run; all but its status.
 
         Raises:
             RunDirError: it holds a run or other files, is a file, or is not writable.
@@ -113,9 +113,9 @@ class RunDir:
             run.require_begun()
             run._found = [path for path in (run.lock, run.status) if path.exists()]  # of a job that failed to start
             entries = [entry for entry in run.path.iterdir() if entry not in run._found]
-            for entry in entries if anew else ():
+            for entry in entries if restart else ():
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            if (entries and not anew) or not run._take():
+            if (entries and not restart) or not run._take():
                 content = _some(sorted(entry.name for entry in entries) or ["checkpoints"])
                 raise RunDirError(
                     f"run directory {run.path} is not empty: it holds {content}; --continue begins anew there"

@@ -100,7 +100,7 @@ def require_writable(folder: Path, way_out: str = "") -> None:
         RequestError: with the reason, then the way out.
     """
     try:
-        with tempfile.TemporaryFile(dir=folder):  # only an attempt tells of a disk that is read-only
+        with tempfile.TemporaryFile(dir=folder):  # only an attempt shows that a disk is read-only
             pass
     except OSError as error:
         raise RequestError(f"{folder} cannot be written: {reason(error)}{way_out}") from error
