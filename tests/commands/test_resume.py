@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 from pathlib import Path
 
@@ -201,6 +202,18 @@ def test_higher_budget_extends_a_finished_run(whole, tmp_path, monkeypatch):
     assert rlrun.resume(tmp_path / "run").trainer is None
 
 
+def test_notes_are_added_to_a_finished_run_and_nothing_else_changes(whole, tmp_path):
+    run = RunDir(shutil.copytree(whole["dqn"].run_dir, tmp_path / "run"))
+    before = dict(load_config(run.config)), {path.name: text for path, *text in stamps(run.path)}
+    rlrun.resume(run.path, ["notes.x=3", 'notes.at="${now:%H:%M}"', "evaluation.every=7"])
+    after = dict(load_config(run.config)), {path.name: text for path, *text in stamps(run.path)}
+    assert {key for key in after[0] if after[0][key] != before[0].get(key)} == {"notes"}
+    assert {path for path in after[1] if after[1][path] != before[1].get(path)} == {"config.yaml", "overrides.txt"}
+    assert re.fullmatch(r"{'x': 3, 'at': '\d\d:\d\d'}", str(after[0]["notes"]))
+    assert rlrun.resume(run.path, ["stop.env_steps=120"]).summary["env_steps"] == 120
+    assert load_config(run.config).notes.x == 3
+
+
 PPO = ("algorithm=ppo", "env=cartpole", "preset=null", "num_envs=2", "algorithm.horizon=8", "algorithm.epochs=1")
 RATE = "callbacks.learning_rate.value.steps reads stop.env_steps, and 40 became 60"
 
@@ -244,6 +257,8 @@ def test_ranks_share_the_memory_length_that_nobody_set(monkeypatch):
         ("~stop.updates", r"'~stop\.updates': a resumed run takes KEY=VALUE"),
         ("stop.env_step=3", r"stop\.env_step: no such key \(did you mean 'stop\.env_steps'\?\)"),
         ("stop={env_step: 3}", r"stop: no such key 'env_step' \(did you mean 'env_steps'\?\)"),
+        ("notes.x=${nope:1}", r"notes\.x: Unsupported interpolation type nope"),
+        ("notes.x=${nope}", r"notes\.x: '\$\{nope\}' leads nowhere"),
         ("stop.env_steps=soon", r"stop\.env_steps: wanted a whole number from 0 or null, got 'soon'"),
     ],
 )

@@ -21,13 +21,13 @@ from rlrun.checkpointing import load
 from rlrun.commands.train import Experiment, Result, begin
 from rlrun.config import Composed, kept
 from rlrun.config.expansion import changeable, identity
-from rlrun.config.interpolation import dotted, leaves, mentions, plain
+from rlrun.config.interpolation import dotted, fix_time, leaves, mentions, plain, split
 from rlrun.config.overrides import Override, apply, listed, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, InProgress, Left, RlrunError, RunDirError
 from rlrun.loading.assembly import process_restored
-from rlrun.loading.policy import Arrival, arrived
+from rlrun.loading.policy import Arrival, arrived, check_saved
 from rlrun.runs.directory import RunDir, checkpoint_key, is_run, rank_folder
 from rlrun.runs.files import read_json, reason, write_json
 from rlrun.runs.heartbeat import hold_run, lock_run, require_idle, trace_of
@@ -57,7 +57,7 @@ def resume(
     """Resume a run from its newest good checkpoint; without any, begin it again in the same folder.
 
     Args:
-        run: a run directory. A finished run is not changed, unless an override raises its budget.
+        run: a run directory. Of a finished run only `notes` change, unless an override raises its budget.
         overrides: of the keys that may change: `["stop.env_steps=200_000"]`; they are saved in the run.
         trust: build it though it was not made here, and remember that.
 
@@ -128,11 +128,16 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
     before, changes = directory.read_overrides(), parse(overrides)
     config = changed(arrival.config, changes, run)
     if distributed.by_first(lambda: finished(directory, config, changes)):
+        notes = [override for override in changes if split(override.key)[0] == "notes"]
+        config = changed(arrival.config, notes, run)
+        if notes and not distributed.rank():
+            with hold_run(directory):
+                directory.keep(kept(config), _joined(before, notes))
         return Result(directory.path, read_summary(directory), config, None)
     loaded = _loaded(directory)
     if loaded is not None:
         _require_ahead(config, changes, *loaded[:2])
-    composed = Composed(config, [override.text for override in parse([*before, *overrides])], {}, [], Path.cwd())
+    composed = Composed(config, _joined(before, changes), {}, [], Path.cwd())
     experiment = Experiment(composed)
     if loaded is not None:
         experiment.restore(loaded[1], loaded[0])
@@ -155,6 +160,11 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
     return Result(directory.path, summary, config, experiment.trainer)
 
 
+def _joined(before: Sequence[str], changes: Iterable[Override]) -> list[str]:
+    """Return the overrides of a run with those of a resume."""
+    return [override.text for override in parse([*before, *(change.text for change in changes)])]
+
+
 def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str = "RUN") -> DictConfig:
     """Return a run's config with the overrides applied that a resume allows.
 
@@ -173,8 +183,10 @@ def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str =
         if override.sign:
             raise ConfigError(f"'{override.text}': a resumed run takes KEY=VALUE; no key is added or deleted")
         apply(config, override, [])
+    fix_time(config)
     for key, value in check_kinds(config).items():
         OmegaConf.update(config, key, value, merge=False)
+    check_saved(config, Path(run) / "config.yaml")
     kinds = [OmegaConf.select(version, "env.vectorization") for version in (before, config)]
     if kinds[0] != kinds[1] and not set(kinds) <= set(IN_PROCESS):
         raise ConfigError(

@@ -68,7 +68,7 @@ def arrived(run: Path | str) -> Iterator[Arrival]:
         add_to_path(project_dir())
         config = configuration.load(directory.config)
         register_resolvers(plain(config))
-        _check(config, directory.config)
+        check_saved(config, directory.config)
         try:
             yield Arrival(directory, config, about)
         except BuildError as error:
@@ -77,7 +77,7 @@ def arrived(run: Path | str) -> Iterator[Arrival]:
             raise
 
 
-def _check(config: DictConfig, path: Path) -> None:
+def check_saved(config: DictConfig, path: Path) -> None:
     """Refuse values of the wrong kind, also where they come out of interpolations."""
     tree = plain(config)
     for name in REQUIRED:

@@ -209,12 +209,16 @@ class RunDir:
 
     def start(self, *, config: str, overrides: Iterable[str], manifest: Mapping[str, Any]) -> None:
         """Write what was asked for, and trust it; with the manifest, the last file, the folder becomes a run."""
+        self.keep(config, overrides)
+        self.write_status("running")
+        write_json(self.manifest, manifest)
+
+    def keep(self, config: str, overrides: Iterable[str]) -> None:
+        """Write the config and the overrides, and trust them."""
         listed = "".join(f"{override}\n" for override in overrides)
         trust.remember(config, listed)  # before they are written: a kill in between leaves a run that is trusted
         write_text(self.config, config)
         write_text(self.overrides, listed)
-        self.write_status("running")
-        write_json(self.manifest, manifest)
 
     def write_status(self, status: Status, *, error: str | None = None, attempts: int | None = None) -> None:
         """Say what this process makes of the run now.
