@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
-from rlrun.config import places
+from rlrun.config import compose, places
 from rlrun.config.places import choices, packaged_dir, search_path
+from rlrun.core.errors import ConfigError
 
 
 @pytest.mark.usefixtures("miniature")
@@ -36,3 +37,15 @@ def test_the_project_cannot_replace_installed_packages(tmp_path):
     places.add_to_path(tmp_path)
     assert sys.path.count(str(tmp_path)) == 1
     assert sys.path[-1] == str(tmp_path)
+
+
+def test_modules_of_another_project_are_not_taken_for_this_ones(write, monkeypatch, tmp_path):
+    write("one/late.py", "number = lambda: 1\n")
+    write("two/late.py", "number = lambda: 2\n")
+    call = ("algorithm=dqn", "env=cartpole", "resolvers.number=late.number", "seed=${number:}")
+    places.add_to_path(tmp_path / "one")
+    monkeypatch.chdir("two")
+    assert compose(call).config.seed == 2  # of two that nobody has imported this project's counts
+    monkeypatch.chdir("../one")
+    with pytest.raises(ConfigError, match=r"one/late.py cannot be imported beside .*/two/late.py, which this process"):
+        compose(call)

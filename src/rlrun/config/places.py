@@ -13,6 +13,7 @@ from rlrun.core.errors import ConfigError, printable
 from rlrun.runs.directory import in_a_run
 
 _messages = logging.getLogger("rlrun")
+_projects: list[str] = []  # that `add_to_path` has put on the path, the last one first
 
 
 class ConfigFolder(NamedTuple):
@@ -85,10 +86,22 @@ def add_to_path(project: Path) -> None:
 
     Last on the path: a `random.py` or `torch/` in the project must not silently replace an installed
     package. If it shadows one, the error names the file that was found. A run is not a project: it could
-    bring a plugin along.
+    bring a plugin along. The project of an earlier call comes after this one.
+
+    Raises: ConfigError if the process has loaded a module of an earlier project of which this one has another.
     """
-    if str(project) not in sys.path and not in_a_run(project):
-        sys.path.append(str(project))
+    place, earlier = str(project), [known for known in _projects if known in sys.path]
+    if earlier[:1] == [place] or in_a_run(project):
+        return
+    loaded = [(name, getattr(module, "__file__", None)) for name, module in sys.modules.items() if name != "__main__"]
+    for file, other in [(file, other) for _, file in loaded if file for other in earlier if other != place]:
+        own = project / os.path.relpath(file, other)
+        if Path(file).is_relative_to(other) and own.is_file():
+            way_out = "each project needs a process of its own"
+            raise ConfigError(f"{own} cannot be imported beside {file}, which this process has imported; {way_out}")
+    if place in earlier or place not in sys.path:
+        _projects[:] = [place, *(known for known in earlier if known != place)]
+        sys.path[:] = [*(known for known in sys.path if known not in _projects), *_projects]
 
 
 def group_names(config_dir: Path | None = None) -> list[str]:
