@@ -10,8 +10,9 @@ import rlrun
 from rlrun.config import compose
 from rlrun.config.build import Builder
 from rlrun.core.errors import RequestError
-from rlrun.core.spaces import Box, Discrete, Spaces, leaves
+from rlrun.core.spaces import Box, Discrete, Spaces, describe, leaves
 from rlrun.memory import Prioritized, Sample, Table, Uniform, files, spaces_in
+from rlrun.memory.sources import import_rows
 
 from .tables import store_random
 
@@ -165,6 +166,27 @@ def test_memories_without_actions_are_refused(tmp_path):
     files.store(table, Path(tmp_path / "seen.zip"))
     with pytest.raises(RequestError, match=r"seen\.zip: it holds observation; wanted observations and actions"):
         spaces_in(str(tmp_path / "seen.zip"))
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [("bool", 0, 1), ("int16", -100, 300), ("int64", -5, 5)])
+def test_whole_numbers_are_those_of_the_recorded_space(dtype, low, high, tmp_path, caplog):
+    box = Box((2,), np.full(2, low, dtype), np.full(2, high, dtype), dtype)
+    spaces, table = Spaces(box, Discrete(2)), Table(length=9, spaces=Spaces(box, Discrete(2)))
+    for number in (low, high, low):
+        row = {"observation": np.full((1, 2), number, dtype), "action": [0], "reward": [0.0]}
+        table.add(None, {**row, "terminated": [False], "truncated": [False]})
+    files.store(table, tmp_path / "recorded.zip", spaces=spaces)
+    found = spaces_in(str(tmp_path / "recorded.zip")).observation
+    assert (found.dtype, found.unit_range) == (dtype, box.unit_range)
+    assert not caplog.records
+    files.store(table, tmp_path / "guessed.zip")
+    found = spaces_in(str(tmp_path / "guessed.zip")).observation
+    if low < 0:
+        assert (found.dtype, found.unit_range) == (dtype, (0, 1.0))
+        assert f"is taken for Box[2] {dtype} without bounds" in caplog.text
+        import_rows(Table(length=9, spaces=Spaces(found, Discrete(2))), str(tmp_path / "guessed.zip"))
+    else:
+        assert describe(found) == "MultiDiscrete([2, 2])"
 
 
 def test_guesses_about_bytes_and_whole_numbers_are_named(tmp_path, caplog):

@@ -100,9 +100,9 @@ def spaces_in(source: str | Sequence[str], *, layout: str | Mapping[str, str] = 
     """Return the spaces of the rows in a file, or of `minari:DATASET`, or of several that agree.
 
     A file of `memory.export` and a dataset of Minari record the spaces of their environment. Elsewhere floats have no
-    bounds, actions are between -1 and 1, bytes from 0 to 255, and the largest stored choice of all sources sets the
-    number of choices; a line names the observations that this may change. `layout` is that of images, as
-    `rlrun.core.spaces.laid_out` takes it.
+    bounds, actions are between -1 and 1, bytes from 0 to 255, negative numbers are no choices, and the largest stored
+    choice of all sources sets the number of choices; a line names the observations that this may change. `layout` is
+    that of images, as `rlrun.core.spaces.laid_out` takes it.
 
     Raises:
         RequestError: a source is missing or damaged, holds no observations or actions, or others than the first one.
@@ -133,8 +133,9 @@ def _spaces_of(source: str) -> Spaces:
     if recorded is not None and all(_covers(getattr(recorded, role), getattr(derived, role)) for role in roles):
         return Spaces(recorded.observation, recorded.action, derived.rewards)
     for path, leaf in leaves(derived.observation):
-        if not isinstance(leaf, Box) or leaf.dtype == PIXELS:
-            what = "bytes from 0 to 255" if isinstance(leaf, Box) else f"{describe(leaf)}, by its largest number"
+        if not isinstance(leaf, Box) or np.dtype(leaf.dtype).kind != "f":
+            bounds = "bytes from 0 to 255" if leaf.dtype == PIXELS else f"{describe(leaf)} without bounds"
+            what = bounds if isinstance(leaf, Box) else f"{describe(leaf)}, by its largest number"
             name = f"observation.{path}" if path else "observation"
             _messages.warning("%s records no spaces: its %s is taken for %s", source, name, what)
     return derived
@@ -158,7 +159,7 @@ def _covers(space: Space, derived: Space) -> bool:
     if space.shape != derived.shape:
         return False
     if isinstance(space, Box):  # whole numbers with bounds look like choices
-        return space.dtype == derived.dtype if isinstance(derived, Box) else np.dtype(space.dtype).kind in "iu"
+        return space.dtype == derived.dtype if isinstance(derived, Box) else np.dtype(space.dtype).kind in "biu"
     if type(space) is not type(derived):
         return False
     return bool(np.all(_choices(space) >= _choices(derived)))
@@ -213,6 +214,9 @@ def leaf_of(values: Array, *, action: bool = False) -> Leaf:
     if np.issubdtype(kind, np.floating):
         bound = np.ones(shape, np.float32) if action else np.full(shape, np.inf, np.float32)
         return Box(shape, -bound, bound)
+    if (values < 0).any() and not action:  # no choices
+        limits = np.iinfo(kind)
+        return Box(shape, np.full(shape, limits.min, kind), np.full(shape, limits.max, kind), kind.name)
     largest = values.max(0).astype(np.int64)
     return MultiDiscrete(largest + 1, np.zeros_like(largest)) if shape else Discrete(int(largest) + 1)
 
