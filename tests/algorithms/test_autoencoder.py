@@ -107,6 +107,14 @@ def test_representations_learn_from_stored_observations():
     assert network.size == features.shape[-1] == 2
 
 
+@pytest.mark.parametrize("addition", ["autoencoder", "autoencoder_shared"])
+def test_windows_of_recurrent_networks_are_reconstructed(addition, tmp_path):
+    options = ["algorithm.recurrent=gru", "algorithm.unroll=4", "algorithm.burn_in=1", "algorithm.hidden=[8]"]
+    options += ["algorithm.warmup_steps=20", "algorithm.batch_size=4", "stop.updates=2", "logger=[]", "preset=null"]
+    result = train(["algorithm=sac", "env=pendulum", f"+with={addition}", *options], run_dir=tmp_path / "run")
+    assert result.summary["updates"] == 2
+
+
 def test_critics_encoder_learns_from_both_terms():
     torch.manual_seed(0)
     spaces = Spaces(VECTOR, Box((1,), -np.ones(1), np.ones(1)))

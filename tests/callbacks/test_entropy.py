@@ -289,6 +289,12 @@ def test_weight_is_the_temperature(tmp_path):
     assert {"entropy/continuous", "entropy/discrete"} <= callbacks["policy"].metrics.keys()
 
 
+@pytest.mark.parametrize("weighted", ["+with=prioritized", "algorithm.recurrent=gru"])
+def test_gradient_steps_take_weighted_batches(weighted, tmp_path):
+    overrides = ["algorithm=sac", "env=pendulum", "+with=entropy_target_sgd", weighted, *REPLAY]
+    assert train(overrides, run_dir=tmp_path / "run").trainer.callbacks["entropy_target"].weight.log != 0.0
+
+
 SECOND = "+callbacks.second={_target_: rlrun.algorithms.sac.TemperatureLoss, network: '${networks.temperature}'"
 SECOND += ", optimizer: '${optimizer}', spaces: '${spaces}'}"
 REFUSED = {

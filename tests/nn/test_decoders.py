@@ -126,3 +126,16 @@ def test_decoders_make_numbers_of_any_space():
     assert Decoder(space, 4, hidden=[])(torch.zeros(2, 4)).shape == (2, 5)
     with pytest.raises(ConfigError, match="it makes 7 numbers, but"):
         Decoder(space, 4, network=lambda inputs, outputs: nn.Linear(inputs, 7))
+
+
+@pytest.mark.parametrize("network", [None, Deconvolutions], ids=["dense", "image"])
+@pytest.mark.parametrize("shape", [(1,), (8, 9)], ids=str)
+def test_windows_are_decoded_step_by_step(shape, network):
+    if network is not None and len(shape) == 1:
+        pytest.skip("no image")
+    decoder = Decoder(Box(shape, np.zeros(shape), np.ones(shape)), 4, network=network)
+    latent = torch.randn(3, 3, 4)
+    decoded = decoder(latent)
+    assert decoded.shape == (3, 3, decoder.size)
+    for window, steps in zip(latent, decoded, strict=True):
+        torch.testing.assert_close(decoder(window), steps)

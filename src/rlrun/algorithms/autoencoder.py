@@ -21,6 +21,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Space, Spaces, without_mask
 from rlrun.core.typing import Batch, Tree
 from rlrun.nn import Autoencoder, flatten
+from rlrun.nn.recurrent import present
 
 Fields = str | Sequence[str] | None
 
@@ -107,10 +108,10 @@ class DecodingLoss(LossCallback):
     """The distance between what is decoded and a target, summed over its entries.
 
     Args:
-        network: the decoder, from `encoded` to numbers [B, N].
+        network: the decoder, from `encoded` to numbers [..., N].
         optimizer: of its parameters; None in a joint loss.
         space: of the target, whose choices are one-hot numbers and whose pixels lie in [0, 1].
-        distance: a function of prediction and target [B, N], entry by entry; None = squared.
+        distance: a function of prediction and target [..., N], entry by entry; None = squared.
         options: of `LossCallback`.
     """
 
@@ -129,7 +130,7 @@ class DecodingLoss(LossCallback):
         self.distance = distance or partial(F.mse_loss, reduction="none")
 
     def loss(self, encoded: Tree, target: Tree) -> Tensor:
-        prediction, numbers = self.network(encoded), flatten(self.space, target)
+        prediction, numbers = self.network(encoded), flatten(self.space, present(target))
         if prediction.shape != numbers.shape:
             raise ConfigError(f"decoder: it makes {[*prediction.shape]}, but its target has {[*numbers.shape]}")
         return self.distance(prediction, numbers).sum(-1)

@@ -158,6 +158,8 @@ class EntropyTarget(Callback):
 class SGDEntropyTarget(LossCallback):
     """Hold the entropy of each part at its target by gradient steps on log α, as soft actor-critic does.
 
+    The entropy is the mean of all valid rows of a batch, whatever the weights of their losses.
+
     Args:
         network: α.
         spaces: of the environment.
@@ -193,7 +195,13 @@ class SGDEntropyTarget(LossCallback):
         self.targets.at(update if step is None else step)
         return {"entropy_weight": self.weight.log.detach().exp(), "entropy_target": self.targets.value}
 
-    def loss(self, policy_entropy: Tensor, entropy_target: Tensor, valid: Tensor | None = None) -> LossResult:
+    def loss(
+        self,
+        policy_entropy: Tensor,
+        entropy_target: Tensor,
+        valid: Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> LossResult:
         metrics = {f"entropy_weight/{kind}": self.weight.log[index].exp() for index, kind in enumerate(self.kinds)}
         entropy = batch_mean(policy_entropy, valid)
         if entropy is None:

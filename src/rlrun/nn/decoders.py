@@ -16,7 +16,7 @@ Shape = Sequence[int]  # of an image: channels, height, width
 
 
 class Decoder(nn.Module):
-    """From a latent [B, latent] to the numbers of an observation [B, N], in the order of `flatten`.
+    """From a latent [..., latent] to the numbers of an observation [..., N], in the order of `flatten`.
 
     Args:
         space: of the observation.
@@ -52,9 +52,10 @@ class Decoder(nn.Module):
             raise ConfigError(f"decoder: it makes {outputs} numbers, but {describe(space)} has {space.size}")
 
     def forward(self, latent: Tensor) -> Tensor:
-        numbers: Tensor = self.layers(latent)
+        numbers: Tensor = self.layers(latent.reshape(-1, self.latent))
         restored = self.picture is not None and numbers.dim() == 4
-        return (self.picture.restored(numbers) if restored else numbers).flatten(1)  # type: ignore[union-attr]
+        rows = self.picture.restored(numbers) if restored else numbers  # type: ignore[union-attr]
+        return rows.reshape(*latent.shape[:-1], self.size)
 
 
 def array_of(space: Space) -> Picture | None:
