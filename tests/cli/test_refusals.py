@@ -48,6 +48,24 @@ KEYS = {
     (*DQN, "stop={env_stepss:1}"): ["stop:", "no such key 'env_stepss'", "did you mean 'env_steps'?"],
     (*DQN, f"algorithm.lr={'[' * 1000}{']' * 1000}"): ["algorithm.lr: nested too deeply"],
     (*DQN, f"algorithm.lr={'x' * 30_000}"): ["an override has at most 20,000 letters"],
+    (*DQN, "callbacks.q_loss._target_=torch.nn.functional.mse_loss"): [
+        "mse_loss needs the argument 'input'",
+        "it is '+callbacks.q_loss.distance={_target_: torch.nn.functional.mse_loss, _partial_: true}'",
+    ],
+    (*DQN, "callbacks.q_loss.optimizer.lr=1"): [
+        "change that instead, or give callbacks.q_loss.optimizer={…} of its own"
+    ],
+    (*DQN, "optimizer=torch.optim.SGD"): [
+        "no 'torch.optim.SGD'; a class is given by optimizer._target_=torch.optim.SGD"
+    ],
+    (*DQN, "optimizer._target_=torch.nn.ReLU"): ["optimizer: wanted a torch.optim.Optimizer, got a ReLU"],
+    (*DQN, "env.size=3"): ["env.size: no such key; an argument of the environment is env.kwargs.size=…"],
+    (*DQN, "env=my.Grid"): ["env: there is no 'my.Grid'; a class is given by env.target=my.Grid"],
+    ("train", "algorithm=dqn", "env.id=my.Grid"): ["'my.Grid' is registered; a class is env.target=my.Grid"],
+    **{
+        ("train", "algorithm=ppo", "env=cartpole", f"memory.sampler.{key}=1"): ["on-policy algorithms have no replay"]
+        for key in ("alpha", "_target_")
+    },
     ("train", "algorithm=ppo", "env=cartpole", "memory.export.path=x.zip"): ["memory.export: this run keeps no memory"],
     (*DQN, "callbacks=[]"): ["callbacks: wanted keys with values, got a list"],
     (*DQN, "callbacks.loss._target_=my.Loss"): ["no such key (did you mean 'callbacks.q_loss'?)"],
@@ -58,6 +76,8 @@ KEYS = {
     ],
     (*DQN, "nowhere/group@x=1"): ["nowhere/group@x: no such group"],
     (*DQN, "env.wrappers.0._target_=my.Wrapper"): ["env.wrappers: a list of 0 has no '0'", "env.wrappers=[…]"],
+    (*DQN, "env@env2=pendulum"): ["env2: no part reads this key (did you mean 'env'?)"],
+    (*DQN, "+optimizer@a.b.c=sgd"): ["a: no part reads this key"],
     (*DQN, "+env@evaluation=pendulum"): ["evaluation._target_: no part reads this key"],
     (*DQN, "+evaluation.episode=3"): [
         "evaluation.episode: no part reads this key",

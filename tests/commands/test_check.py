@@ -47,8 +47,22 @@ class Plain(torch.nn.Linear):
 class Sized(torch.nn.Linear):
     """Has a size of its own."""
 
-    def __init__(self, hidden=3):
+    def __init__(self, hidden=(3,)):
         super().__init__(4, 2)
+
+
+class One(torch.nn.Sequential):
+    """Has one number for its size, as networks of CleanRL do."""
+
+    def __init__(self, hidden: int):
+        super().__init__(torch.nn.Linear(4, hidden), torch.nn.Linear(hidden, 2))
+
+
+class Narrow(One):
+    """Has a number of its own."""
+
+    def __init__(self, hidden=3):
+        super().__init__(hidden)
 
 
 class Bare(torch.nn.Module):
@@ -107,6 +121,16 @@ def test_keys_that_a_network_of_ones_own_does_not_take_are_named():
 def test_keys_that_a_class_gets_in_place_of_its_defaults_are_named():
     lines = [line for line in check([*DQN, f"{OWN}.Sized"]) if line.startswith("own")]
     assert lines[0].startswith(f"own       networks.q: {__name__}.Sized gets the packaged hidden and does not take ")
+
+
+def test_a_list_of_packaged_sizes_is_not_given_for_one_number():
+    (line,) = [line for line in check([*DQN, f"{OWN}.Narrow"]) if line.startswith("own")]
+    assert "gets" not in line
+    assert "hidden" in line
+    with pytest.raises(BuildError, match=r"One needs the argument 'hidden'$"):
+        check([*DQN, f"{OWN}.One"])
+    with pytest.raises(ConfigError, match=r"algorithm.hidden: no part reads this key; the part that read it was repla"):
+        check([*DQN, f"{OWN}.One", "networks.q.hidden=3"])
 
 
 @pytest.mark.parametrize(("key", "name"), [("+networks.q.width=3", "width"), ("networks.q.dropout=0.5", "dropout")])

@@ -96,6 +96,8 @@ class Builder:
             from rlrun.training.callback import derive  # imports torch
 
             hint = derive(target) if path[0] == "callbacks" and len(path) == 2 else ""
+            if former is not None and inspect.isroutine(target) and _takes_distance(former):
+                hint = f"; of values and targets alone, it is '+{place}.distance={{_target_: {text}, _partial_: true}}'"
             if path[-1] == "optimizer" and not partial:
                 hint = "; `_partial_: true` leaves the parameters to the loss"
             raise BuildError(f"{error}{hint}") from error
@@ -124,7 +126,8 @@ class Builder:
                 re.search(r"unexpected keyword argument '(\w+)'", str(error)) if type(error) is TypeError else None
             )
             if unknown is not None and unknown[1] in named:  # a class behind it refuses one of its `**options`
-                raise BuildError(f"{place}.{unknown[1]}: {text} takes no argument '{unknown[1]}'") from error
+                near = did_you_mean(unknown[1], replaced.named(parameters(target, heirs=True)))
+                raise BuildError(f"{place}.{unknown[1]}: {text} takes no argument '{unknown[1]}'{near}") from error
             raise BuildError(f"{place}: {text}: {explain(error)}") from error
 
     def _argument(self, path: Path, node: Mapping[str, Any], name: str) -> Any:
@@ -152,7 +155,9 @@ class Builder:
             params = parameters(target, heirs=True)
         except (ValueError, TypeError):  # some classes written in C have none
             return names, {}
-        own = [] if replaced.takes_nothing(target) else replaced.taken(params, names)
+        lists = {name for name in node["_optional_"] if isinstance(locate(self.tree, (*path, name)).node, list)}
+        unfit = lists.intersection(entry.name for entry in params if replaced.wants_number(entry))
+        own = [] if replaced.takes_nothing(target) else replaced.taken(params, [x for x in names if x not in unfit])
         wrapped = replaced.taken(parameters(former), names) if _wraps(former) else ()
         known = [*own, *(name for name in wrapped if name not in replaced.VOID)]
         refused = [name for name in names if name not in known and name not in node["_optional_"]]
@@ -167,7 +172,7 @@ class Builder:
         Raises: BuildError if the packaged network has methods that the module lacks.
         """
         if not _wraps(former):
-            if "distance" in replaced.named(parameters(former, heirs=True)):
+            if _takes_distance(former):
                 from rlrun.training.callback import derive  # imports torch
 
                 rest = "reduction: none" if "reduction" in replaced.named(parameters(type(part))) else "…"
@@ -189,7 +194,7 @@ class Builder:
     def _leave_out(self, path: Path, node: Mapping[str, Any], names: list[str], target: Any) -> None:
         """Note which packaged keys a user's class does not get, and which it gets in place of its own defaults."""
         defaults = [entry.name for entry in parameters(target, heirs=True) if entry.default is not entry.empty]
-        packaged = ", ".join(name for name in defaults if name in node["_optional_"])
+        packaged = ", ".join(name for name in defaults if name in node["_optional_"] and name not in names)
         gets = f"gets the packaged {packaged}" if packaged else ""
         lacks = f"does not take {', '.join(names)}: left out" if names else ""
         if gets or lacks:
@@ -278,6 +283,11 @@ class Builder:
 def _wraps(former: Any) -> bool:
     """Return whether a packaged network takes a plain module in place of its layers."""
     return "layers" in replaced.named(parameters(former))
+
+
+def _takes_distance(former: Any) -> bool:
+    """Return whether a packaged loss takes a function of values and targets."""
+    return "distance" in replaced.named(parameters(former, heirs=True))
 
 
 def register_resolvers(tree: Any) -> None:

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading, schema
 from rlrun.config.files import one_line, parse_yaml
-from rlrun.config.interpolation import LinkError, child, dotted, leaves, plain, split
+from rlrun.config.interpolation import LinkError, child, dotted, is_there, leaves, plain, split
 from rlrun.config.interpolation import Path as Keys
 from rlrun.config.layers import OVERRIDE, Layer, origins
 from rlrun.config.peers import hint
@@ -107,7 +107,8 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
     unread = reading.unread(tree, read)
     for key in unread:
         inside = [path for path in setters if path[: len(split(key))] == split(key)]
-        at = [choice for choice in composed.choices if f"{key}.".startswith(f"{choice.partition('@')[2] or '@'}.")]
+        packages = [f"{choice.partition('@')[2]}." for choice in composed.choices if "@" in choice]
+        at = [name for name in packages if f"{key}.".startswith(name) or name.startswith(f"{key}.")]
         if at or not inside or not all(setters[path].packaged for path in inside):
             inside_unread = tuple(f"{name}." for name in unread)
             paths = dict.fromkeys(path[:length] for path, _ in leaves(tree) for length in range(1, len(path) + 1))
@@ -115,7 +116,9 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
             near = did_you_mean(key, keys) if split(key)[-1] != "_target_" else ""
             read_roots = {name: node for name, node in tree.items() if name not in unread}
             headless = _headless(setters[inside[0]] if inside else None, tree)
-            way_out = headless or hint(split(key), read_roots, near)
+            known = not at and any(layer.packaged and is_there(layer.content, split(key)) for layer in composed.layers)
+            gone = "; the part that read it was replaced or taken out"
+            way_out = headless or (gone if known else hint(split(key), read_roots, near))
             raise ConfigError(f"{key}: no part reads this key{way_out}")
 
 

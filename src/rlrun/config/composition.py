@@ -28,7 +28,19 @@ from rlrun.config.checks import check, require_ours
 from rlrun.config.files import one_line
 from rlrun.config.interpolation import child, dotted, leaves, mentions, plain
 from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides, naming_file
-from rlrun.config.overrides import ADDITIONS, CONFIG_NAME, FOLDERS, GRID, NUMBER, SUBDIR, Override, apply, parse, unused
+from rlrun.config.overrides import (
+    ADDITIONS,
+    CONFIG_NAME,
+    FOLDERS,
+    GRID,
+    NUMBER,
+    SUBDIR,
+    Override,
+    apply,
+    is_class,
+    parse,
+    unused,
+)
 from rlrun.config.peers import GYM_ID, override_of
 from rlrun.config.places import readable_places
 from rlrun.config.replaced import mark
@@ -326,6 +338,8 @@ class Composer:
             near = f": {group}/{option}.yaml is no file that can be read"
         if group == "env" and GYM_ID.fullmatch(option):
             near += f"; an id of Gymnasium is given by env.id={option}"
+        elif group in ("env", "optimizer") and is_class(option):
+            near = f"; a class is given by {'env.target' if group == 'env' else 'optimizer._target_'}={option}"
         return f"there is no '{option}'" + (near or f"; there are {', '.join(options) or 'none'}")
 
     def _near_group(self, group: str) -> str:

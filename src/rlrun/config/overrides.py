@@ -193,7 +193,9 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
         names = dict(children(node))
         if key not in names:
             if isinstance(node, str) and node.startswith("${"):
-                raise ConfigError(f"{override.key}: '{dotted(path[:index])}' is a link to {node}: change that instead")
+                whole = dotted(path[:index])
+                own = f"change that instead, or give {whole}={{…}} of its own"
+                raise ConfigError(f"{override.key}: '{whole}' is a link to {node}: {own}")
             if isinstance(node, list):
                 whole = dotted(path[:index])
                 raise ConfigError(f"{whole}: a list of {len(node)} has no '{key}'; give the whole list: {whole}=[…]")
@@ -211,6 +213,8 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
                 raise ConfigError(f"{override.key}: {what}{near or '; there are ' + ', '.join(names)}")
             part = isinstance(node, dict) and ("_target_" in node or path[:index] == ("callbacks",))
             part = part or override.key == "expect.return"
+            if path[0] == "env" and index == 1:
+                near = near or f"; an argument of the environment is env.kwargs.{key}=…"
             near = near or (f"; +{override.key}=… adds one" if part else f"; there are {', '.join(names) or 'none'}")
             raise ConfigError(f"{override.key}: {what}{hint(path, plain(config), near, override.value)}")
         node = names[key]
@@ -219,13 +223,17 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
 def _require_keys(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
     """Raise ConfigError if a part of the whole run would become a number or a text, or any part a class's path."""
     node, value = functools.reduce(child, split(override.key), plain(config)), override.value
-    is_class = isinstance(value, str) and "." in value and all(name.isidentifier() for name in value.split("."))
     scalar = isinstance(value, (bool, int, float)) or (isinstance(value, str) and "${" not in value)
-    if scalar and isinstance(node, dict) and "_target_" in node and (is_class or "." not in override.key):
+    if scalar and isinstance(node, dict) and "_target_" in node and (is_class(value) or "." not in override.key):
         others = [name for name in (*plain(config), *groups) if name != override.key]
-        way_out = f"; {override.key}._target_={value if is_class else 'CLASS'} replaces it"
-        near = way_out if is_class else did_you_mean(override.key, others) or way_out
+        way_out = f"; {override.key}._target_={value if is_class(value) else 'CLASS'} replaces it"
+        near = way_out if is_class(value) else did_you_mean(override.key, others) or way_out
         raise ConfigError(f"{override.key}: wanted the keys of {node['_target_']}, got {value!r}{near}")
+
+
+def is_class(value: Any) -> bool:
+    """Return True if a value reads as the path of a class."""
+    return isinstance(value, str) and "." in value and all(name.isidentifier() for name in value.split("."))
 
 
 def _delete(config: DictConfig, override: Override) -> None:

@@ -48,12 +48,13 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
     """
     key, last = ".".join(path), path[-1]
     inner = [*value] if isinstance(value, Mapping) else [f"{last}={value if isinstance(value, str) else shown(value)}"]
-    if last.startswith("_"):  # of every part
-        return near
     if meant := _mistyped(path, tree):
         return f" (did you mean '{meant}'?)"
-    groups = CHOICES[1:] if _exists("algorithm.horizon", tree) else CHOICES  # rollouts stay
-    chosen = [f"{group}={name}" for group in groups for name, trees in _options(group) if _in_one(key, trees)]
+    if path[0] == "memory" and _exists("algorithm.horizon", tree):
+        return ON_POLICY
+    if last.startswith("_"):  # of every part
+        return near
+    chosen = [f"{group}={name}" for group in CHOICES for name, trees in _options(group) if _in_one(key, trees)]
     if (
         names := []
         if _exists(key, tree)
@@ -62,7 +63,7 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
         return f"; it is a key of {', '.join(names[:SHOWN])}"
     own = any(_exists(f"{block}.{last}", tree) for block in BLOCKS if block.split(".")[0] == path[0])
     if path[0] in CHOICES and not own and (elsewhere := _elsewhere(path[0], last)):
-        return ON_POLICY if path[0] not in groups else elsewhere
+        return elsewhere
     options = _rows_of(*map(str, inner)) or _rows_of(last, *(() if path[0] in tree else path[:1]))
     fitting = [row for row in options if row.override != key and _exists(row.override, tree)]
     if fitting:
@@ -76,8 +77,6 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
             return f"; {candidate} is a key of algorithm={', '.join(names[:SHOWN])}{several}"
         if _exists(candidate, {"memory": _files("memory")["replay"]}) and _exists("algorithm.horizon", tree):
             return ON_POLICY
-    if path[0] == "memory" and not near.startswith(" (") and _mistyped(path, {"memory": _files("memory")["replay"]}):
-        return ON_POLICY if _exists("algorithm.horizon", tree) else near
     return f"; it is {options[0].override} where that exists" if options else near
 
 

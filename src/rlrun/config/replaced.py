@@ -74,6 +74,11 @@ def named(params: Iterable[inspect.Parameter]) -> list[str]:
     return [entry.name for entry in params if entry.kind in (entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)]
 
 
+def wants_number(entry: inspect.Parameter) -> bool:
+    """Return whether an argument is one number, as `hidden: int` or `hidden=64`; packaged sizes are lists."""
+    return type(entry.default) in (int, float) or entry.annotation in (int, float, "int", "float")
+
+
 def takes_nothing(target: Any) -> bool:
     """Return whether a class has no constructor of its own, but that of `torch.nn.Module`, which names no argument."""
     from torch import nn

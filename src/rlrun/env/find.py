@@ -50,6 +50,7 @@ def spec_of(id: str) -> EnvSpec:
     if latest not in registry:
         prefix = f"{module}:" if module else ""
         own = "" if module else f"; one that a module of yours registers is env.id=MODULE:{name}"
+        own = f"; a class is env.target={name}" if own and "." in name and "-v" not in name else own
         raise ConfigError(f"env.id: no environment '{id}' is registered{did_you_mean(name, registry, prefix)}{own}")
     return registry[latest]
 
