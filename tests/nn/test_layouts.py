@@ -60,6 +60,10 @@ TABLE = [  # shape of a frame, its kind, wrapper and count; what the observation
     ((3, 64, 64), ("float32", 0.0, 255.0), None, 1, ("channels_first", 3, (64, 64))),
     ((64, 64, 3), FLOATS, theirs, 4, ("channels_last", 12, (64, 64))),
     ((10, 10), FLOATS, theirs, 10, ("channels_first", 10, (10, 10))),
+    ((10, 10), ("int16", 0, 300), theirs, 4, ("channels_first", 4, (10, 10))),
+    ((10, 10), ("int64", -5, 5), ours, 4, ("channels_first", 4, (10, 10))),
+    ((10, 10), ("int16", -(2**15), 2**15 - 1), theirs, 4, ("vector",)),
+    ((8, 4), FLOATS, theirs, 8, ("vector",)),  # its sides would be 8 × 4
     ((64, 64), FLOATS, None, 1, ("channels_last",)),  # two axes of floats are a signal
     ((64, 64, 3), ("float32", -1.0, 1.0), None, 1, ("vector",)),
     ((64, 64, 3), ("float32", -np.inf, np.inf), None, 1, ("vector",)),

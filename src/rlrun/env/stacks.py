@@ -10,6 +10,7 @@ from gymnasium.wrappers import FrameStackObservation
 
 from rlrun.core import spaces as ours
 from rlrun.core.errors import SpaceError
+from rlrun.core.images import SIDE
 from rlrun.core.spaces import FIRST
 from rlrun.env.spaces import from_gymnasium
 from rlrun.env.wrappers import FrameStack
@@ -65,8 +66,9 @@ def _stacked(stack: ours.Box, frame: ours.Box | None) -> str:
     """Return the layout of frames that lie along a new first axis. Those of vectors are a signal over time."""
     if frame is not None and frame.picture is not None:
         return "channels_first" if frame.picture.name == "gray" else frame.picture.name
-    if frame is not None and frame.dtype == "float32" and len(frame.shape) == 2 and stack.image:
-        return "channels_first"  # a float array has to have three axes
+    unknown = frame is not None and frame.layout == "auto"
+    if unknown and stack.image and len(stack.shape) == 3 and min(stack.shape[1:]) >= SIDE:
+        return "channels_first"  # numbers of several bytes have to have three axes
     return "channels_last" if len(stack.shape) == 2 else "vector"
 
 
