@@ -257,6 +257,11 @@ def test_a_structured_config_of_the_users_store_is_an_option(compose, refusal):
     assert "env.num_envs" in refusal("algorithm=dqn", "env=stored_pole", "env.num_envs=many")
 
 
+def test_options_of_the_store_are_hinted(refusal):
+    ConfigStore.instance().store(group="tuned", name="quickly", node={"lr": 0.5})
+    assert "did you mean 'quickly'?" in refusal(*GROUPS, "+tuned=quikly")
+
+
 def test_an_entry_of_the_store_may_change_between_two_calls(compose):
     for size in (1, 2):
         ConfigStore.instance().store(
@@ -275,12 +280,22 @@ def test_notes_may_look_like_a_part(compose):
     assert compose(*GROUPS, "notes={_target_: x}").config.notes == {"_target_": "x"}
 
 
-def test_a_list_of_an_included_file_can_be_overridden(compose, write):
+def test_a_list_of_an_included_file_can_be_overridden(compose, write, refusal):
     for name in "abc":
         write(f"conf/cb/{name}.yaml", f"# @package _global_\ncallbacks: {{{name}: {{_target_: my.{name}}}}}\n")
     write("conf/with/several.yaml", "# @package _global_\ndefaults: [/cb: [a, b]]\n")
     assert {"a", "b"} <= {*compose(*GROUPS, "+with=several").config.callbacks}
     assert {"a", "b", "c"} & {*compose(*GROUPS, "+with=several", "cb=c").config.callbacks} == {"c"}
+    for override in ("cb=null", "~cb", "cb=[]"):
+        assert not {"a", "b"} & {*compose(*GROUPS, "+with=several", override).config.callbacks}
+    for override, message in (("~cb=a", "~cb=a: that was not chosen"), ("~cb=[a]", "~cb=NAME"), ("~env=sac", "~env=s")):
+        assert message in refusal(*GROUPS, "+with=several", override)
+
+
+def test_groups_in_groups_are_found_by_hints(write, refusal):
+    write("conf/net/deep/a.yaml", "# @package _global_\nalgorithm: {lr: 0.5}\n")
+    assert "did you mean 'net/deep'?" in refusal(*GROUPS, "net/dep=a")
+    assert "did you mean the group 'net/deep'?" in refusal(*GROUPS, "net.deep=a")
 
 
 def test_dicts_and_entries_of_lists_can_be_given(compose, write):

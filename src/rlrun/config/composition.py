@@ -16,7 +16,6 @@ from hydra import initialize_config_dir, version
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -116,7 +115,7 @@ class Composer:
         folder = Path(config_dir) if config_dir is not None else None
         folders = readable_places(folder)
         self._path = SearchPath(folders)
-        self._groups = self._path.options("", ObjectType.GROUP)
+        self._groups = self._path.groups()
         self._primary = primary
         self._project = places.project_dir(folder)
         self._selections = _of_packaged if [place.packaged for place in folders] == [True] else {}
@@ -227,7 +226,9 @@ class Composer:
             node = OmegaConf.select(config, name, throw_on_missing=False, throw_on_resolution_failure=False)
             if isinstance(node, DictConfig):
                 OmegaConf.set_struct(node, False)
-        choices = {group: name for group, name in listing.overrides.known_choices.items() if not _is_hydras(group)}
+        choices = {
+            group: name for group, name in listing.overrides.known_choices.items() if group.split("/")[0] != "hydra"
+        }
         for override in chosen:  # Hydra notes no choice of several options
             if isinstance(override.value, list) or (override.key == ADDITIONS and override.value is not None):
                 choices[override.key] = override.value
@@ -244,8 +245,10 @@ class Composer:
         chosen_keys = [override.key for override in chosen if override.value is not None]
         absent: set[str] = set()
         doubled: set[str] = set()
+        emptied: set[str] = set()  # Hydra takes out no group of several options, but accepts none of them
         while True:
-            typed = [_spelled(override, added) for override in chosen if override.key not in absent]
+            spelled = ((override.key, _spelled(override, added)) for override in chosen if override.key not in absent)
+            typed = [f"{key}=[]" if key in emptied else text for key, text in spelled]
             try:
                 config_name, wanted = f"{OURS}_{self._primary}", [*typed, self._path.override]
                 return loader.compute_defaults_list(config_name, wanted, RunMode.RUN), typed
@@ -259,23 +262,26 @@ class Composer:
                     continue
                 match = _UNLISTED.match(str(error))
                 verb, key = ("", "") if match is None else filter(None, match.groups())
-                keys = added if verb == "override" else absent
+                if verb == "delete" and key not in emptied and f"~{key}" in typed:
+                    emptied.add(key)
+                    continue
+                keys = added if verb == "override" and key not in emptied else absent
                 if not verb or key in keys:
                     raise
-                if key != ADDITIONS and any(override.key == key and override.sign == "~" for override in chosen):
-                    raise ConfigError(f"~{key}: nothing was chosen for it") from error
+                deleted = [override.text for override in chosen if override.key == key and override.sign == "~"]
+                if key != ADDITIONS and deleted:
+                    raise ConfigError(f"{deleted[0]}: that was not chosen") from error
                 keys.add(key)
 
     def _layers(self, listing: Any, preset: str | None) -> list[Layer]:
         layers = []
         for default in listing.defaults:
             if default.config_path.endswith(".yaml"):  # a second name of one file, which would have no preset
-                plain_name = default.config_path.removesuffix(".yaml")
-                way_out = "=".join(plain_name.rsplit("/", 1))
+                way_out = "=".join(default.config_path.removesuffix(".yaml").rsplit("/", 1))
                 raise ConfigError(f"{default.config_path}: a config file is named without its ending: {way_out}")
             source = self._path.source_of(default.config_path)
             if source is None:
-                if not _is_hydras(default.config_path) and default.config_path != f"{OURS}_{self._primary}":
+                if default.config_path.split("/")[0] != "hydra" and default.config_path != f"{OURS}_{self._primary}":
                     of_store = (f"{OF_STORE} {default.config_path}", default.config_path, False)
                     layers.append(layer_of_file(*of_store, stored(default.config_path), default.package or ""))
                 continue
@@ -315,6 +321,10 @@ class Composer:
 
     def _require_options(self, override: Override) -> None:
         """Refuse an option that does not exist, with a ConfigError."""
+        if isinstance(override.value, list) and override.sign == "~":
+            raise ConfigError(
+                f"{override.text}: ~{override.key} takes out the group, and ~{override.key}=NAME a choice"
+            )
         if isinstance(override.value, list) and override.group in ONE_OF:
             several = f"{override.key}={','.join(map(str, override.value))}"
             raise ConfigError(f"{override.text}: one run has one {override.group}; rlrun train -m {several} tries each")
@@ -473,14 +483,10 @@ def folder_of(key: str, composed: Composed) -> str | None:
     return str(folder)
 
 
-def _is_hydras(group: str) -> bool:
-    return group.split("/")[0] == "hydra"
-
-
 def _spelled(override: Override, added: set[str]) -> str:
     """Return an override that chooses files as Hydra wants it; quoted, as a name such as nan reads as a number."""
     if override.sign == "~" or override.value is None:
-        return f"~{override.key}"
+        return f"~{override.key}={override.value}" if isinstance(override.value, str) else f"~{override.key}"
     is_list = isinstance(override.value, list) or override.key == ADDITIONS
     names = override.value if isinstance(override.value, list) else [override.value]
     quoted = ",".join(f"'{name}'" for name in names)

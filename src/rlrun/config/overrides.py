@@ -204,6 +204,8 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
             prefix = "".join(f"{part}." for part in path[:index])
             near = did_you_mean(key, [*names, *(groups if not index else ())], prefix)
             what = "no such key" if index or len(path) > 1 else "no such key or group"
+            if index == 0 and "/".join(path) in groups and len(path) > 1:
+                raise ConfigError(f"{override.key}: no such key (did you mean the group '{'/'.join(path)}'?)")
             if index == 0 and key in groups and len(path) > 1:
                 choice = f"+{key}={'optuna' if key == 'sweep' else 'NAME'}"
                 raise ConfigError(

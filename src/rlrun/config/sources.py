@@ -3,7 +3,8 @@
 import functools
 import pickle
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -199,10 +200,22 @@ class SearchPath:
         """Return True if a file of this name has an ending that nobody reads."""
         return any(source.file(config_path).with_suffix(".yml").is_file() for source in self.sources)
 
-    def options(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
-        """Return the options of a group, or the groups in it."""
-        named = (source.list(group, kind) for source in self.sources if source.is_group(group))
-        return sorted({option for options in named for option in options})
+    def options(self, group: str) -> list[str]:
+        """Return the options of a group, those of the ConfigStore too."""
+        store = ConfigStore.instance()
+        stored = store.list(group) if store.get_type(group) == ObjectType.GROUP else ()
+        options = {name.removesuffix(".yaml") for name in stored if name.endswith(".yaml")}
+        return sorted(options.union(*self._listed(group, ObjectType.CONFIG)))
+
+    def groups(self) -> list[str]:
+        """Return the groups of the folders, and the groups in them."""
+        groups = sorted({*chain(*self._listed("", ObjectType.GROUP))})
+        return groups + [
+            f"{group}/{name}" for group in groups for name in chain(*self._listed(group, ObjectType.GROUP))
+        ]
+
+    def _listed(self, group: str, kind: ObjectType) -> Iterator[list[str]]:
+        return (source.list(group, kind) for source in self.sources if source.is_group(group))
 
     def is_packaged(self, config_path: str) -> bool:
         """Return True if a config path leads to a packaged file."""
