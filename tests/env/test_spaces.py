@@ -93,11 +93,11 @@ def test_batch_reader_copies():
     assert not np.shares_memory(batch_reader(theirs.Box(-1, 1, (3,)))(batch), batch)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_box_action_is_scaled_and_bounded(dtype):
     write = action_writer(theirs.Box(np.array([-2, 0.1], dtype), np.array([2, 0.7], dtype), dtype=dtype), 3)
     actions = write(np.array([[-1, -1], [0.5, 0], [3, 3]], np.float32))
-    np.testing.assert_allclose(actions, [[-2, 0.1], [1, 0.4], [2, 0.7]], rtol=1e-6)
+    np.testing.assert_allclose(actions, [[-2, 0.1], [1, 0.4], [2, 0.7]], rtol=max(1e-6, np.finfo(dtype).eps))
     assert actions.dtype == dtype
 
 
@@ -113,6 +113,7 @@ def test_scaled_actions_never_leave_the_space():
         (theirs.Box(-np.inf, np.inf, (1,)), np.float32([[7.5]]), [[7.5]]),
         (theirs.Box(-3.4e38, 3.4e38, (1,), np.float32), np.zeros((1, 1), np.float32), [[0.0]]),  # no overflow
         (theirs.Box(0, 10, (1,), np.int32), np.array([[0.1], [1.0]]), [[6], [10]]),  # rounded
+        (theirs.Box(0, 1, (1,), bool), np.array([[-0.1], [0.1]]), [[False], [True]]),
         (theirs.Discrete(3, start=5), np.array([2]), [7]),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 from tests.command import code_of
@@ -27,6 +28,36 @@ from gymnasium.envs.classic_control import CartPoleEnv
 class Mine(CartPoleEnv):
     pass
 """
+
+
+class Narrow(gymnasium.Env):
+    """Takes numbers of two bytes and flags, each a Box; the reward is their sum."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,))
+    action_space = gymnasium.spaces.Tuple(
+        (gymnasium.spaces.Box(-3, 1, (2,), np.float16), gymnasium.spaces.Box(0, 1, (2,), np.bool_))
+    )
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32), {}
+
+    def step(self, action):
+        assert [part.dtype for part in action] == [np.float16, np.bool_]
+        self.steps += 1
+        reward = float(sum(part.astype(np.float64).sum() for part in action))
+        return self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32), reward, False, self.steps == 5, {}
+
+
+def test_narrow_actions_are_those_of_the_run(tmp_path):
+    tiny = ["stop.env_steps=4", "evaluation.every=0", "logger=[]", "algorithm.hidden=[8]"]
+    overrides = ["algorithm=sac", "env.target=tests.export.test_evaluating.Narrow", *tiny]
+    rlrun.train(overrides, run_dir=tmp_path / "run")
+    rlrun.export_onnx(tmp_path / "run", output=tmp_path / "policy.onnx")
+    played = [rlrun.evaluate(policy, episodes=3).returns for policy in (tmp_path / "run", tmp_path / "policy.onnx")]
+    assert played[0] == pytest.approx(played[1], abs=0.05)
+    assert len({number % 1 for number in played[0]}) > 1  # fractions are not rounded away
 
 
 class Exports:

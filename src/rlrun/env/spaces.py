@@ -245,7 +245,7 @@ def action_writer(space: gymnasium.Space[Any], count: int) -> Convert | None:
 def _box_writer(space: gymnasium.spaces.Box, count: int) -> Convert:
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         return lambda action: np.array(action, dtype=space.dtype)
-    if space.dtype not in (np.float32, np.float64):
+    if space.dtype.kind != "f":  # type: ignore[union-attr]
         least, most = space.low.astype(np.float64), space.high.astype(np.float64)
         scale, center = 0.5 * (most - least), 0.5 * (most + least)
         return lambda action: np.clip(np.rint(action * scale + center), least, most).astype(space.dtype)

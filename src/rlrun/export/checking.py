@@ -159,8 +159,9 @@ def differing(outputs: Columns, inputs: Columns, reference: Run, *, lenient: boo
         got = outputs[name]
         if got.shape != value.shape:
             raise RlrunError(f"the exported policy disagrees: '{name}' is {list(got.shape)}, not {list(value.shape)}")
-        apart, is_choice = _apart(got, value), np.issubdtype(value.dtype, np.integer)
-        allowed = np.full(apart.shape, 0.0 if is_choice else TOLERANCE)
+        apart, is_choice = _apart(got, value), value.dtype.kind != "f"
+        tolerance = 0.0 if is_choice else max(TOLERANCE, float(np.finfo(value.dtype).eps))  # as float16 rounds
+        allowed = np.full(apart.shape, tolerance)
         if (is_choice or lenient) and not (apart <= allowed).all():
             near = near or _near(inputs, reference, wanted)
             own = np.max([_apart(answer[name], value) for answer in near], axis=0)
@@ -169,10 +170,10 @@ def differing(outputs: Columns, inputs: Columns, reference: Run, *, lenient: boo
             else:
                 size = np.maximum(1.0, np.abs(value.astype(np.float64)))
                 largest_of_row = size.max(tuple(range(1, size.ndim)), keepdims=True, initial=1.0)
-                allowed = np.maximum(TOLERANCE * largest_of_row / size, own)
+                allowed = np.maximum(tolerance * largest_of_row / size, own)
         rows = (apart <= allowed).reshape(len(value), -1).all(axis=1)
         if not rows.all():
-            off = "another" if is_choice else f"off by {np.nanmax(apart):.1e} ({TOLERANCE:g} is allowed)"
+            off = "another" if is_choice else f"off by {np.nanmax(apart):.1e} ({tolerance:g} is allowed)"
             wrong = f"in {len(value) - rows.sum()} of {len(value)} rows"
             raise RlrunError(f"the exported policy disagrees: '{name}' is {off} {wrong}")
         largest = max(largest, float(apart.max(initial=0.0)))

@@ -204,7 +204,7 @@ def actions(space: gymnasium.Space[Any]) -> list[tuple[Port, Convert]]:
     """Return the outputs that an action consists of, each with what makes it of a policy's own action."""
     pairs = []
     for path, leaf in walk(space):
-        whole = not isinstance(leaf, gymnasium.spaces.Box) or leaf.dtype.kind in "iu"
+        whole = not isinstance(leaf, gymnasium.spaces.Box) or leaf.dtype.kind != "f"
         dtype = "int64" if whole else leaf.dtype.name
         port = Port(named("action", path), "action", tuple(leaf.shape), dtype, describe_leaf(leaf))
         pairs.append((port, _box_writer(leaf) if isinstance(leaf, gymnasium.spaces.Box) else _choice_writer(leaf)))
@@ -218,7 +218,7 @@ def _choice_writer(space: Any) -> Convert:
 
 def _box_writer(space: gymnasium.spaces.Box) -> Convert:
     """Return what maps [-1, 1] to the bounds; rounding never leaves them."""
-    whole = space.dtype.kind in "iu"  # type: ignore[union-attr]
+    whole = space.dtype.kind != "f"  # type: ignore[union-attr]
     dtype = torch.float64 if whole else getattr(torch, space.dtype.name)  # type: ignore[union-attr]
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         return lambda action: action.to(torch.int64 if whole else dtype)
