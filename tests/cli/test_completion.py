@@ -123,6 +123,13 @@ def test_parts_of_a_word_are_joined():
     assert answer("rlrun", "train", "--dr") == ["--dry-run"]
 
 
+def test_options_of_a_group_in_a_group_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf/net/deep").mkdir(parents=True)
+    (tmp_path / "conf/net/deep/mine.yaml").write_text("a: 1\n")
+    assert candidates("+net/deep=m") == ["+net/deep=mine"]
+
+
 def test_other_shells_are_offered_whole_words():
     words = {"_RLRUN_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "rlrun train algorithm=td"}
     call = [sys.executable, "-m", "rlrun"]

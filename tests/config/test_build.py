@@ -206,6 +206,7 @@ REFUSALS = {
         part(x="${networks.policy.siz}"),
         ["a.x: 'networks.policy' (Part) has no 'siz'", "did you mean 'networks.policy.size'?"],
     ),
+    "a key of its own that is not there": (part(x="${.y}"), ["a.x: leads to 'a.y', which is no key"]),
     "self": (part(x="${a}"), ["a: these parts need each other in a circle: a -> a"]),
     "link circle": (part(x="${.y}", y="${.x}"), ["circle", "a.x -> a.y -> a.x"]),
     "raises": ({"_target_": f"{HERE}.fail", "kind": "value"}, [f"a: {HERE}.fail: two lines"]),

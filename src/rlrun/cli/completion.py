@@ -81,8 +81,7 @@ def candidates(incomplete: str, overrides: Sequence[str] = (), config_dir: Path 
     key, groups = name.removeprefix(mark), group_names(config_dir)
     if equals:
         head = value[: max(value.rfind(","), value.rfind("[")) + 1]  # the values before, of several
-        group = key.partition("@")[0]
-        values = [*choices(group, config_dir)] if group in groups else _values(key, overrides, config_dir)
+        values = [*choices(key.partition("@")[0], config_dir)] or _values(key, overrides, config_dir)
         return [f"{name}={head}{text}" for text in values if text.startswith(value.removeprefix(head))]
     *parents, last = key.split(".")
     node: Any = composed(overrides, config_dir)

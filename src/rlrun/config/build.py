@@ -56,6 +56,10 @@ class Builder:
             place = locate(self.tree, path, referrer=referrer)
         except ConfigError as error:
             raise BuildError(str(error)) from error
+        if (
+            place.beyond and place.links and path[: len(place.path)] == place.path
+        ):  # a part asks for what it is to become
+            raise BuildError(f"{dotted(path)}: leads to '{dotted(place.path + place.beyond)}', which is no key")
         part = self._object(place.path, place.node)
         return self._attribute(part, place, [referrer, *place.links][-1]) if place.beyond else part
 
