@@ -20,6 +20,7 @@ OWN = {
     "handcrafted": ["box", "discrete"],  # made for an environment each
     "action_repeat": ["box", "discrete"],  # SAC's networks, behind which actions are kept
 }
+PLAN = ("horizon=3", "population=5", "iterations=2", "elite=2")
 SMALLER = {
     "handcrafted": (),
     **dict.fromkeys(("bc", "causal_bc"), (*SMALL, "dataset=unused")),
@@ -27,17 +28,18 @@ SMALLER = {
     "genrl": (*SMALL, "init.networks.vae=null"),
     "seditor": (*SMALL, "lagrangian.thresholds=[null,-0.25]"),
     "taac_q": (*SMALL, "algorithm.inverse=false"),  # as taac_l is not
+    **dict.fromkeys(("mbrl", "pets"), (*SMALL, *(f"algorithm.plan.{name}" for name in PLAN))),
 }
 ENVS = {"seditor": "env=constrainedbandit"}  # where rewards are of two numbers
 ALIKE = (  # they act by the very same agent, which is proven once
-    *(("a2c", "ppo", "trac"), ("bc", "iql"), ("ddpg", "sarsa_ddpg"), ("sac", "sarsa")),
+    *(("a2c", "ppo", "trac"), ("bc", "iql"), ("ddpg", "sarsa_ddpg"), ("sac", "sarsa", "mbpo")),
 )
 
 
 FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
 DENSE = ("encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=5")
 OBSERVED = ("dict", "image", "start")  # what else "discrete" is but for what is observed
-COPIES = ("bc", "iql", "ppg")  # whose policies have the codec of sac's and ppo's, proven in all spaces
+COPIES = ("bc", "iql", "ppg", "pets")  # whose policies have the codec of sac's, ppo's and mbrl's, proven in all spaces
 ENCODERS = ("dqn", "ppo", "handcrafted")  # whose networks read all of these; those of others are the same
 
 

@@ -30,9 +30,10 @@ from rlrun.core.clock import Spent, is_clock
 from rlrun.core.generators import Generators
 from rlrun.env.recorded import ActionLog, StepBlock
 from rlrun.env.sync import SyncEnv
-from rlrun.memory import Recent, Table
+from rlrun.memory import Recent, ReplayLoader, Table
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.rollout_table import Rollout
+from rlrun.training.metrics import MetricStore, as_numbers
 
 Leaves = dict[str, Any]
 Parts = list[tuple[str, Any]]  # what a value holds, by the end of the path
@@ -99,6 +100,14 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("Stepper", "_lists"): "the tensors of the optimizer",
     ("Stepper", "_counter"): "the tensors of the optimizer",
     ("Epochs", "_whole"): "taken again when it is served",
+    ("TableRows", "_version"): LOOKS_AGAIN,
+    ("TableRows", "starts"): LOOKS_AGAIN,
+    ("DatasetLoader", "_expected"): "of a load, until the next epoch",
+    ("ReplayLoader", "_newest"): "VIEWS has its metrics",
+    ("ReplayLoader", "_known"): "VIEWS has them",
+    ("MetricStore", "newest"): "VIEWS has the numbers",
+    ("MetricStore", "fresh"): "whether they are of this process",
+    ("Update", "_functions"): "written when they are first called",
     ("Recent", "number"): "numbers that the log has passed mean nothing; VIEWS has the others",
 }
 VIEWS = {
@@ -110,6 +119,8 @@ VIEWS = {
     ActionLog: lambda action_log: {"lengths": [action_log.steps - begun for begun in action_log.begun]},
     SyncEnv: lambda env: {"lengths": [env._steps - begun for begun in env._begun]},
     StepBlock: lambda block: {"hashes": block.hashes()},
+    ReplayLoader: lambda loader: {"metrics": dict(loader.metrics)},
+    MetricStore: lambda store: {"numbers": as_numbers(store.read())},
     Recent: lambda sampler: {"numbers": sampler.number * (sampler.number >= sampler.clock - sampler.newest)},
 }
 

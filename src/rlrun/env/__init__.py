@@ -2,6 +2,7 @@
 
 from rlrun.env.by_id import ByIdEnv, EnvById
 from rlrun.env.make import make
+from rlrun.env.model_env import ModelEnv
 from rlrun.env.vector import Env, Resumed, Step, spaces_of
 
-__all__ = ["ByIdEnv", "Env", "EnvById", "Resumed", "Step", "make", "spaces_of"]
+__all__ = ["ByIdEnv", "Env", "EnvById", "ModelEnv", "Resumed", "Step", "make", "spaces_of"]

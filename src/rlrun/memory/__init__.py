@@ -11,7 +11,7 @@ from rlrun.memory.ejectors import CoverageEjector, Ejector, Fifo, UniformEjector
 from rlrun.memory.hindsight import Hindsight
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.intrinsic import Bonus, Intrinsic, StepReward, effort
-from rlrun.memory.joint import JointLoader, Mix
+from rlrun.memory.joint import JointLoader, Mix, batches
 from rlrun.memory.loaders import CollectLoader, ReplayLoader
 from rlrun.memory.past import Past
 from rlrun.memory.prefetch import Prefetch
@@ -49,7 +49,7 @@ __all__ += ["Sample", "Stratified", "Uniform", "UniformEjector", "WeighRewards",
 __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "PhasicLoader", "Prefetch"]
 __all__ += ["ReplayLoader", "Rollout", "RolloutLoader", "Shuffled", "WholeReplayLoader"]
 __all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "Next", "NextN"]
-__all__ += ["Previous", "Split", "Table", "classes", "digits", "spaces_in"]
+__all__ += ["Previous", "Split", "Table", "batches", "classes", "digits", "spaces_in"]
 __all__ += ["Augmentation", "ColorJitter", "CutOut", "Later", "PixelNoise", "RandomCrop", "RandomShift", "Views"]
 __all__ += ["MinTree", "SegmentTree", "SumTree"]
 __all__ += ["DictObservation", "DictResponse", "EpisodeState", "MemoryProxy", "MetaData"]

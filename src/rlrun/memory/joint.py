@@ -9,12 +9,15 @@ from typing import Any
 import torch
 
 from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_at_least, require_counts
+from rlrun.core.schedules import Schedule
 from rlrun.core.typing import Batch, Groups
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.episodes import joined
 from rlrun.memory.loaders import placed, positive, tables_of
 from rlrun.memory.sample import Sample, origins
 from rlrun.memory.table import Table
+
+UNIT = 1_000_000  # parts of 1 in which shares are counted that are not all fixed
 
 
 @dataclass
@@ -197,6 +200,15 @@ class JointLoader:
             rate.last = last.get(part)
 
 
+def batches(loader: Any, groups: Mapping[str, Any]) -> Any:
+    """Return a loader that gives further data groups beside those of the algorithm's; the very loader without any.
+
+    groups: loaders or `{loader, every, every_steps, times, epochs}` by name, as `JointLoader` takes them.
+    """
+    added = {name: group for name, group in groups.items() if group is not None}
+    return JointLoader(default=loader, **added) if added else loader
+
+
 def _rate(part: str, entry: Mapping[str, Any]) -> Rate:
     """Return the rate of a part `{loader, …}` of a JointLoader."""
     place = f"loader.{part}"
@@ -218,7 +230,7 @@ class _Part:
 
     name: str
     table: Table
-    share: Fraction
+    share: Fraction | Schedule | None  # None = what the others leave
     every: int
     weight: int = 0  # the share as a whole number
     longest: int = 0  # steps of the longest window that it was seen to hold
@@ -235,15 +247,17 @@ class _Part:
 class Mix:
     """Several tables that are sampled as one, each with its share of every sample, or of every n-th.
 
-    Shares are relative, among the tables whose turn it is. Rounding errors of one sample are corrected in the next, so
-    shares are exact over time. A table without a window leaves its share to the others. A loader takes a `Mix` as its
-    table, with feedback.
+    Shares are relative, among the tables whose turn it is. Where one is null, the others are parts of 1, and that table
+    gets the rest; then a share may be a schedule over samples. Rounding errors of one sample are corrected in the next,
+    so shares are exact over time. A table without a window leaves its share to the others. A loader takes a `Mix` as
+    its table, with feedback.
 
     Args:
         parts: each `{table, share}` or `{table, share, every}`, in a list or by name.
 
     Raises:
-        ConfigError: a share is no number above 0, `every` is no number from 1, or the tables' columns differ.
+        ConfigError: a share is no number above 0, shares leave no rest, `every` is no number from 1, or the tables'
+            columns differ.
     """
 
     def __init__(self, parts: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]) -> None:
@@ -251,9 +265,13 @@ class Mix:
         self.parts = [_part(name, entry) for name, entry in entries]
         if not self.parts:
             raise ConfigError("loader.parts: there are no tables to mix")
-        unit = math.lcm(*(part.share.denominator for part in self.parts))
-        for part in self.parts:
-            part.weight = int(part.share * unit)
+        fixed = [part.share.denominator for part in self.parts if isinstance(part.share, Fraction)]
+        rests = [part for part in self.parts if part.share is None]
+        self._moves = any(callable(part.share) for part in self.parts)
+        if len(rests) > 1 or (self._moves and not rests):
+            raise ConfigError("loader.parts: where a share is a schedule, one other share is null, and gets the rest")
+        self._unit = math.lcm(*fixed, UNIT if rests else 1)
+        self._weigh(0)
         self._weighs = any("weight" in part.table.names() for part in self.parts)
         self._holding: list[str] = []  # parts that could have given to the newest sample, were it their turn
         self._samples = 0
@@ -306,10 +324,14 @@ class Mix:
         names = [part.name for part in holding]
         if names != self._holding:  # other shares from now on; old debts are not theirs
             self._holding, self._owed = names, {}
+        if self._moves:
+            self._weigh(self._samples)
         self._samples += 1
         due = [part for part in holding if self._samples % part.every == 0] or holding
         owed = self._owed.setdefault(" ".join(part.name for part in due), {part.name: 0 for part in due})
         total = sum(part.weight for part in due)
+        if not total:  # the others would have given all
+            return [count if part is due[0] else 0 for part in self.parts]
         counts = dict.fromkeys((part.name for part in self.parts), 0)
         for part in due:
             owed[part.name] += count * part.weight
@@ -323,6 +345,25 @@ class Mix:
         for part in due:
             owed[part.name] -= counts[part.name] * total
         return list(counts.values())
+
+    def _weigh(self, sample: int) -> None:
+        """Set the weights of all parts as they are at a sample.
+
+        Raises:
+            ConfigError: shares leave no rest.
+        """
+        for part in self.parts:
+            if callable(part.share):
+                part.weight = round(part.share(sample) * self._unit)
+            elif part.share is not None:
+                part.weight = int(part.share * self._unit)
+        for rest in (part for part in self.parts if part.share is None):
+            rest.weight = self._unit - sum(part.weight for part in self.parts if part is not rest)
+        if wrong := next((part for part in self.parts if part.weight < 0), None):
+            place = f"loader.parts.{wrong.name}.share"
+            raise ConfigError(
+                f"{place}: it is {wrong.weight / self._unit:g} at sample {sample:,}; shares are from 0 to 1"
+            )
 
     def windows(self, length: int) -> int:
         """Return the number of windows in all tables."""
@@ -348,7 +389,7 @@ class Mix:
         self._holding, self._samples = list(state["holding"]), state["samples"]
         self._owed = {names: dict(parts) for names, parts in state["owed"].items()}
         weights = {part.name: part.weight for part in self.parts}
-        most = sum(weights.values()) * len(weights)
+        most = max(sum(weights.values()), self._unit) * len(weights)
         for parts in self._owed.values():
             if not parts.keys() <= weights.keys() or any(abs(int(count)) > most for count in parts.values()):
                 raise RlrunError(f"what rounding has kept from each table cannot be {parts}")
@@ -362,7 +403,9 @@ def _part(name: str, entry: Mapping[str, Any]) -> _Part:
         raise ConfigError(f"loader.parts.{name}: a Mix draws samples singly; it wants memory.sampler.feedback=update")
     every = entry.get("every", 1)
     require_at_least(f"loader.parts.{name}.every", every, 1)
-    return _Part(name, entry["table"], positive(f"parts.{name}.share", entry["share"]), every)
+    share = entry["share"]
+    share = share if share is None or callable(share) else positive(f"parts.{name}.share", share)
+    return _Part(name, entry["table"], share, every)
 
 
 def _require_known(place: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:

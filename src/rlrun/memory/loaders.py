@@ -232,13 +232,17 @@ class CollectLoader:
     Args:
         collector: makes the steps; None = there are none, as for algorithms that learn without data.
         every: environment steps of a round, all envs together.
+        warm_up: steps with random actions, which are the first round.
         data_group: name of the empty batches.
     """
 
-    def __init__(self, *, collector: Steps | None = None, every: int = 1, data_group: str = "default") -> None:
+    def __init__(
+        self, *, collector: Steps | None = None, every: int = 1, warm_up: int = 0, data_group: str = "default"
+    ) -> None:
         require_at_least("loader.every", every, 1)
         self.collector = collector
         self.every = every
+        self.warm_up = warm_up
         self.data_group = data_group
 
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -248,8 +252,23 @@ class CollectLoader:
     def __iter__(self) -> Iterator[Groups]:
         while True:
             if self.collector is not None:
-                self.collector.collect(self.every - self.collector.steps % self.every)
+                steps, collect = self.collector.steps, getattr(self.collector, "fill", self.collector.collect)
+                while (missing := self.warm_up - self.collector.steps) > 0:
+                    collect(min(missing, CHUNK), random=True)
+                if steps == self.collector.steps:
+                    self.collector.collect(self.every - steps % self.every)
             yield {self.data_group: {}}
+
+    def ready(self) -> bool:
+        """Return False: each round begins with environment steps."""
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the collector knows the position."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
 
 
 def positive(name: str, value: float) -> Fraction:

@@ -1,0 +1,1 @@
+"""Models of environments, learned from transitions, and planning by them."""

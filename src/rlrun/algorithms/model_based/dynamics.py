@@ -1,0 +1,95 @@
+"""Learning what an environment does, by maximum likelihood (Chua et al. 2018, arXiv 1805.12114, section 4).
+
+    L = Σ_members mean_k ½ [(Δ_k - μ_k)² / σ²_k + log σ²_k + log 2π]        Gaussian members
+    L = Σ_members mean_k ½ (Δ_k - μ_k)²                                     deterministic members
+
+Δ are the changes of the observation and the reward, normalized. Terminations add a cross-entropy. Some rows are held
+out: the members with the least error on them predict.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlrun.callbacks.loss import LossCallback, LossResult
+from rlrun.core.typing import Batch, Tree
+from rlrun.nn.dynamics import Dynamics
+from rlrun.ops.distributions import HALF_LOG_TWO_PI
+
+STORED = ("observation", "action", "reward", "terminated", "next_observation")
+STATISTICS = ("shift", "scale", "target_shift", "target_scale")
+BOUNDS = 0.01  # weight of the distance between learned bounds of log-variances
+RUNNING = 0.2  # share of the newest batch in the running error on held-out rows
+STILL = 1e-10  # a variance up to which numbers count as constant: they are read, and predicted, as their mean
+
+
+class DynamicsLoss(LossCallback):
+    """Minus the log-likelihood of transitions, summed over members, and the cross-entropy of terminations.
+
+    Without an optimizer it measures members on rows that are held out, by which the network chooses its elite.
+    """
+
+    network: Dynamics
+
+    def loss(
+        self,
+        observation: Tree,
+        action: Tree,
+        reward: Tensor,
+        terminated: Tensor,
+        next_observation: Tree,
+        untransformed: Batch | None = None,
+    ) -> LossResult:
+        network = self.network
+        if untransformed is not None:  # of a memory whose adaptors serve another algorithm
+            observation, action, reward, terminated, next_observation = (untransformed[name] for name in STORED)
+        state, after = network.numbers(observation), network.numbers(next_observation)
+        inputs = network.inputs(state, network.coded.numbers(action))
+        targets, end = network.targets(state, after, reward), terminated.to(state)
+        updates: dict[str, Tensor] = {}
+        if self.optimizer is not None:
+            updates = {**self._statistics("", inputs.detach()), **self._statistics("target_", targets)}
+            updates["network.seen"] = network.seen + 1.0
+        shift, scale, target_shift, target_scale = (
+            updates.get(f"network.{name}", getattr(network, name)) for name in STATISTICS
+        )
+        targets = (targets - target_shift) * _reciprocal(target_scale)
+        outputs = network(((inputs - shift) * scale).expand(network.members, -1, -1))
+        error = (targets - outputs.mean).square()  # [M, B, K]
+        if outputs.log_variance is None:
+            loss = 0.5 * error.mean(-1)
+        else:
+            terms = error * (-outputs.log_variance).exp() + outputs.log_variance
+            loss = (0.5 * terms + HALF_LOG_TWO_PI).mean(-1)
+        if outputs.end is not None:
+            loss = loss + F.binary_cross_entropy_with_logits(outputs.end, end.expand_as(loss), reduction="none")
+        if self.optimizer is None:
+            share = torch.where(network.held_out.any(), RUNNING, 1.0)
+            updates["network.held_out"] = network.held_out.lerp(error.mean((1, 2)), share)
+        loss = loss.sum(0)
+        if network.bounds.requires_grad:
+            loss = loss + BOUNDS * (network.bounds[1] - network.bounds[0]).sum()
+        return loss, {"updates": updates}, {f"model/error_{self.name}": error.mean().sqrt()}
+
+    def _statistics(self, prefix: str, rows: Tensor) -> dict[str, Tensor]:
+        """Return the mean and deviation of rows [B, K] as the network keeps them, with this batch among them."""
+        network: Any = self.network
+        shift, scale = getattr(network, f"{prefix}shift"), getattr(network, f"{prefix}scale")
+        share = (1.0 / (network.seen + 1.0)).clamp(min=network.rate)
+        mean = rows.mean(0)
+        variance = scale.square() if prefix else _reciprocal(scale.square())
+        change = mean - shift
+        variance = (1.0 - share) * (variance + share * change.square()) + share * rows.var(0, unbiased=False)
+        deviation = torch.where(variance > STILL, variance, 0.0).sqrt()
+        new = {
+            f"{prefix}shift": shift + share * change,
+            f"{prefix}scale": deviation if prefix else _reciprocal(deviation),
+        }
+        return {f"network.{name}": value for name, value in new.items()}
+
+
+def _reciprocal(value: Tensor) -> Tensor:
+    """Return 1 / value, and 0 where that is 0."""
+    return torch.where(value > 0.0, 1.0 / value, 0.0)

@@ -1,0 +1,288 @@
+"""Planning: the best sequence of actions that a model can imagine, found anew at each step.
+
+    J(a_0 … a_H-1) = mean over particles of Σ_t γ^t r(s_t, a_t),  s_t+1 by the model, no reward behind an end
+
+Random shooting takes the best of many random sequences. The cross-entropy method (Chua et al. 2018, arXiv 1805.12114,
+section 5) fits a normal to the best ones, again and again. MPPI (Williams et al. 2017, arXiv 1707.02342) weighs all of
+them by exp(J / λ). The last two begin with the plan of the step before, moved on by one action.
+
+A planner is a policy whose recurrent state is its plan. So plans are kept row by row, as the states of policies are.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.core.errors import ConfigError, require_at_least, require_one_of
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Tree
+from rlrun.nn.dynamics import WorldModel
+from rlrun.nn.policy import require_bounded
+from rlrun.ops.distributions import ROOT_HALF, normal_like
+
+PROPAGATIONS = ("ts_inf", "ts1", "mean")
+Bound = float | Sequence[float]
+TIED = 1e-5  # difference of two returns, relative to their size, up to which they count as equal
+
+
+class Planner(nn.Module):
+    """Act by planning with a model, in numbers of actions within bounds; a choice is the largest of its numbers.
+
+    Exploring plans draw candidates and particles anew; others use the same ones at each step, so they are functions of
+    observation and plan. Candidates share the noise of their particles, so that they differ by their actions alone.
+
+    Args:
+        spaces: of the environment.
+        model: that is planned with.
+        horizon: H, actions of a plan.
+        population: sequences that are compared in each iteration.
+        iterations: of the search.
+        particles: imagined futures of each sequence and member.
+        propagation: ts_inf: a particle stays with its member; ts1: at each step all particles change members, at
+            random (arXiv 1805.12114, section 5); mean: like ts_inf, by the means of Gaussian members.
+        low, high: bounds of actions, one number or one for each of the action's numbers.
+        discount: γ.
+        cost: in place of rewards, a function of states [..., H + 1, D] and actions [..., H, A] that gives what a
+            sequence costs, [...].
+        random: probability of a random action while exploring.
+        seed: of the candidates and particles that do not change.
+
+    Raises:
+        SpaceError: the action space has a Box without bounds.
+        ConfigError: a number is out of range.
+    """
+
+    low: Tensor  # [A]
+    high: Tensor
+    candidates: Tensor  # standard normal [iterations, population, H, A]
+    futures: Tensor  # standard normal [H, E, 1, particles, K]
+    order: Tensor  # [H, E]: the member whose particles each member gets
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        model: WorldModel,
+        *,
+        horizon: int = 25,
+        population: int = 500,
+        iterations: int = 1,
+        particles: int = 1,
+        propagation: str = "ts_inf",
+        low: Bound = -1.0,
+        high: Bound = 1.0,
+        discount: float = 1.0,
+        cost: Callable[[Tensor, Tensor], Tensor] | None = None,
+        random: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        require_bounded(spaces.action, type(self).__name__)
+        require_one_of("propagation", propagation, PROPAGATIONS)
+        counts = {"horizon": horizon, "population": population, "iterations": iterations, "particles": particles}
+        for name, number in counts.items():
+            require_at_least(name, number, 1)
+        self.model, self.horizon, self.population, self.iterations = model, horizon, population, iterations
+        self.particles, self.propagation, self.discount, self.cost = particles, propagation, discount, cost
+        self.random = random
+        size = spaces.action.size
+        for name, bound in {"low": low, "high": high}.items():
+            numbers: Tensor = torch.as_tensor(bound, dtype=torch.float32)
+            if numbers.dim() and len(numbers) != size:
+                raise ConfigError(f"{name}: wanted one number, or {size}, those of an action; got {len(numbers)}")
+            self.register_buffer(name, numbers + torch.zeros(size), persistent=False)
+        if not bool((self.low < self.high).all()):
+            raise ConfigError(f"low: wanted bounds below high, got {low} and {high}")
+        self.size = size
+        draw = torch.Generator().manual_seed(seed)
+        members, count = model.dynamics.elites, model.dynamics.size + model.dynamics.rewards
+        drawn = {
+            "candidates": torch.randn(iterations, population, horizon, size, generator=draw),
+            "futures": torch.randn(horizon, members, 1, particles, count, generator=draw),
+            "order": torch.stack([torch.randperm(members, generator=draw) for _ in range(horizon)]),
+        }
+        for name, tensor in drawn.items():
+            self.register_buffer(name, tensor, persistent=False)
+
+    @property
+    def state_size(self) -> int:
+        """Numbers of a plan."""
+        return self.horizon * self.size
+
+    def initial_state(self, count: int) -> Tensor:
+        """Return plans [count, H · A] in the middle of the bounds, of episodes that begin."""
+        return (0.5 * (self.low + self.high)).repeat(self.horizon).expand(count, -1).clone()
+
+    def after(self, observation: Tree, state: Tensor) -> Tensor:
+        """Return plans [B, H · A] moved on by one action; the last one is the mean of those before it."""
+        plan = self._plan(state)
+        return torch.cat((plan[:, 1:], plan.mean(1, keepdim=True)), 1).flatten(1)
+
+    @torch.no_grad()
+    def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
+        """Return the first action of the best plan, and the plans [B, H · A] for the next step."""
+        plan = self.search(self.model.dynamics.numbers(observation), self._plan(state), explore)
+        action = plan[:, 0]
+        if explore and self.random:
+            chance, uniform = _even(normal_like(action[:, :1])), _even(normal_like(action))
+            action = torch.where(chance < self.random, torch.lerp(self.low, self.high, uniform), action)
+        return self.model.dynamics.coded.tree(action), self.after(observation, plan.flatten(1))
+
+    @abstractmethod
+    def search(self, state: Tensor, plan: Tensor, explore: bool) -> Tensor:
+        """Return the best plans [B, H, A] that are found from states [B, D], beginning with plans [B, H, A]."""
+
+    def evaluator(self, state: Tensor, explore: bool) -> Callable[[Tensor], Tensor]:
+        """Return a function from sequences [B, P, H, A] to what they bring from states [B, D] on average, [B, P]."""
+        model, predictor = self.model, self.model.dynamics.predictor()
+        members, particles = self.futures.shape[1], self.particles
+        futures = normal_like(self.futures) if explore else self.futures
+        switches = self.propagation == "ts1" and members > 1
+        order = _shuffled(self.order) if explore and switches else self.order
+
+        def evaluate(sequences: Tensor) -> Tensor:
+            rows = sequences.shape[0] * sequences.shape[1]
+            actions = sequences.flatten(0, 1).unsqueeze(-2)  # [rows, H, 1, A]
+            lead = (members, rows, particles)
+            at = state.repeat_interleave(sequences.shape[1], 0).unsqueeze(1).expand(*lead, -1)
+            total, weight, visited = torch.zeros(lead, device=state.device), torch.ones(lead, device=state.device), [at]
+            for time in range(self.horizon):
+                noise = None if self.propagation == "mean" else futures[time]
+                step = model.step(at, actions[:, time].expand(*lead, -1), predictor, noise)
+                total = torch.addcmul(total, weight, step.reward)
+                if step.ended is not None:
+                    weight = torch.addcmul(weight, weight, step.ended, value=-1.0)
+                if self.discount != 1.0:
+                    weight = self.discount * weight
+                at = step.state
+                if switches:
+                    at, weight = at[order[time]], weight[order[time]]
+                visited.append(at)
+            if self.cost is not None:
+                total = -self.cost(torch.stack(visited, -2), actions.transpose(1, 2).expand(*lead, -1, -1))
+            return total.mean((0, 2)).reshape(sequences.shape[0], sequences.shape[1])
+
+        return evaluate
+
+    def within(self, sequences: Tensor) -> Tensor:
+        """Return the actions of any numbers [..., A]."""
+        return self.model.dynamics.coded.nearest(torch.clamp(sequences, self.low, self.high))
+
+    def _plan(self, state: Tensor) -> Tensor:
+        return state.reshape(-1, self.horizon, self.size)
+
+    def _normals(self, explore: bool) -> Tensor:
+        return normal_like(self.candidates) if explore else self.candidates
+
+
+class RandomShooting(Planner):
+    """Take the first action of the best of many sequences, drawn evenly within the bounds."""
+
+    def search(self, state: Tensor, plan: Tensor, explore: bool) -> Tensor:
+        share = _even(self._normals(explore).flatten(0, 1))
+        sequences = self.within(torch.lerp(self.low, self.high, share)).expand(state.shape[0], -1, -1, -1)
+        best = self.evaluator(state, explore)(sequences).argmax(1)
+        return sequences.gather(1, best[:, None, None, None].expand(-1, -1, *sequences.shape[2:])).squeeze(1)
+
+
+class CEM(Planner):
+    """Fit a normal to the best sequences, `iterations` times, and take the first action of its mean.
+
+    Args:
+        spaces, model: as of `Planner`.
+        elite: the sequences that it is fitted to.
+        tau: share of the new mean and variance.
+        epsilon: a plan of which no number has a larger variance, as a share of the first, is searched no more.
+        variance: the first; None = the square of half the distance between the bounds.
+        options: of `Planner`.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        model: WorldModel,
+        *,
+        elite: int = 50,
+        tau: float = 0.9,
+        epsilon: float = 0.001,
+        variance: float | None = None,
+        iterations: int = 5,
+        **options: Any,
+    ) -> None:
+        super().__init__(spaces, model, iterations=iterations, **options)
+        if not 2 <= elite <= self.population:
+            raise ConfigError(f"elite: wanted a number from 2 to population={self.population}, got {elite}")
+        self.elite, self.tau, self.epsilon, self.variance = elite, tau, epsilon, variance
+
+    def search(self, state: Tensor, plan: Tensor, explore: bool) -> Tensor:
+        evaluate, mean = self.evaluator(state, explore), plan
+        half = 0.5 * (self.high - self.low)
+        first = half.square() if self.variance is None else torch.full_like(half, self.variance)
+        variance = first.expand_as(plan)
+        for normals in self._normals(explore):
+            noise = variance.sqrt().unsqueeze(1) * normals
+            sequences = self.within(mean.unsqueeze(1) + noise)  # [B, P, H, A]
+            value = evaluate(sequences)
+            least = value.topk(self.elite, 1).values[:, -1:]
+            least = least - TIED * least.abs().clamp(min=1.0)  # all or none of those whose rounding errors differ
+            among = (value >= least).to(value)[:, :, None, None]
+            count = among.sum(1)
+            fitted = (among * sequences).sum(1) / count
+            spread = (among * (sequences - fitted.unsqueeze(1)).square()).sum(1) / (count - 1.0)
+            searched = ((variance / first).flatten(1).amax(1) > self.epsilon)[:, None, None]
+            mean = torch.where(searched, mean.lerp(fitted, self.tau), mean)
+            variance = torch.where(searched, variance.lerp(spread, self.tau), variance)
+        return mean
+
+
+class MPPI(Planner):
+    """Average noisy plans, weighted by exp(J / λ).
+
+    Args:
+        spaces, model: as of `Planner`.
+        temperature: λ, relative to the deviation of J among the sequences.
+        deviation: of the noise, relative to half the distance between the bounds.
+        smoothing: share of an action's noise that is that of the action before.
+        options: of `Planner`.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        model: WorldModel,
+        *,
+        temperature: float = 0.3,
+        deviation: float = 0.5,
+        smoothing: float = 0.0,
+        iterations: int = 3,
+        **options: Any,
+    ) -> None:
+        super().__init__(spaces, model, iterations=iterations, **options)
+        self.temperature, self.deviation, self.smoothing = temperature, deviation, smoothing
+
+    def search(self, state: Tensor, plan: Tensor, explore: bool) -> Tensor:
+        evaluate = self.evaluator(state, explore)
+        half = 0.5 * self.deviation * (self.high - self.low)
+        for normals in self._normals(explore):
+            noise = [normals[:, 0]]
+            for time in range(1, self.horizon):
+                kept = self.smoothing
+                noise.append(kept * noise[-1] + (1.0 - kept**2) ** 0.5 * normals[:, time])
+            sequences = self.within(plan.unsqueeze(1) + half * torch.stack(noise, 1))
+            value = evaluate(sequences)
+            value = (value - value.mean(1, keepdim=True)) / value.std(1, keepdim=True).clamp(min=1e-8)
+            weight = (value / self.temperature).softmax(1)
+            plan = torch.einsum("bp,bpha->bha", weight, sequences)
+        return plan
+
+
+def _even(normal: Tensor) -> Tensor:
+    """Return numbers spread evenly from 0 to 1, of standard normal ones."""
+    return 0.5 * (1.0 + torch.erf(normal * ROOT_HALF))
+
+
+def _shuffled(order: Tensor) -> Tensor:
+    """Return random permutations of the same shape [H, E]."""
+    return normal_like(order.float()).argsort(-1)

@@ -1,0 +1,286 @@
+"""Networks that predict what an environment does: the next observation, the reward, and whether the episode ends."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from rlrun.core.errors import ConfigError, SpaceError, require_at_least
+from rlrun.core.spaces import Box, Discrete, Leaf, MultiDiscrete, Space, Spaces, describe, leaves, tree_of, without_mask
+from rlrun.core.typing import Tree
+from rlrun.nn.encoders import Recipe, flatten, from_recipe
+from rlrun.nn.ensemble import Ensemble
+from rlrun.nn.mlp import MLP, Activation
+from rlrun.ops.distributions import one_hot
+
+Function = Callable[..., Tensor]
+Members = Callable[[Tensor], Tensor]  # [E, N, inputs] -> [E, N, outputs]
+
+
+class Outputs(NamedTuple):
+    """What members say of a step, in normalized numbers."""
+
+    mean: Tensor  # [M, B, K]: changes of the observation, then the reward
+    log_variance: Tensor | None  # [M, B, K]; None of deterministic members
+    end: Tensor | None  # [M, B]: logit of a termination
+
+
+class Imagined(NamedTuple):
+    """A step as a model predicts it."""
+
+    state: Tensor  # [..., D]: the next observation as numbers
+    reward: Tensor  # [...]
+    ended: Tensor | None  # [...]: probability of a termination; None = it never comes
+
+
+class Dynamics(nn.Module):
+    """An ensemble that predicts s' - s, the reward and terminations from s and a (Chua et al. 2018, arXiv 1805.12114).
+
+    Each member is a Gaussian of independent numbers, or deterministic. Inputs and targets are normalized by statistics
+    of the batches that were learned from. s are all numbers of the observation side by side, [..., D]; a are those of
+    the policy's action, choices one-hot.
+
+    Args:
+        spaces: of the environment.
+        hidden: widths of the layers of each member.
+        members: M.
+        elites: members with the least loss on held-out rows, which alone predict; None = all.
+        deterministic: members predict no variance, and learn by squares.
+        learned_bounds: the bounds of log-variances are parameters, which a small loss pulls together.
+        log_variance: the bounds, at first, in normalized numbers.
+        rewards: the reward is predicted, too.
+        ends: terminations are predicted, too.
+        absolute: indices of the numbers of which the next one is predicted itself, in place of its change.
+        features: a function of s [..., D] that gives what members read of it, [..., F]; None = s.
+        activation: of the layers.
+        rate: least share of the newest batch in the statistics.
+        network: a recipe of one member of your own, [B, inputs] -> [B, outputs]; it gets `inputs` and `outputs`, if it
+            takes these.
+
+    Raises:
+        SpaceError: a part of the observation is an image, or a Box of whole numbers.
+        ConfigError: a number is out of range.
+    """
+
+    shift: Tensor  # [I], like scale: what members read is (x - shift) * scale
+    scale: Tensor
+    target_shift: Tensor  # [K]
+    target_scale: Tensor  # [K]: deviation of the targets
+    held_out: Tensor  # [M]: running loss on held-out rows
+    seen: Tensor  # batches in the statistics
+    bounds: Tensor  # [2, K]: lowest and highest log-variance
+    changes: Tensor  # [D]: 0 where the next number itself is predicted
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        hidden: Sequence[int] = (200, 200, 200, 200),
+        members: int = 5,
+        elites: int | None = None,
+        deterministic: bool = False,
+        learned_bounds: bool = True,
+        log_variance: tuple[float, float] = (-10.0, 0.5),
+        rewards: bool = True,
+        ends: bool = True,
+        absolute: Sequence[int] = (),
+        features: Callable[[Tensor], Tensor] | None = None,
+        activation: Activation = "silu",
+        rate: float = 0.01,
+        network: Recipe | None = None,
+    ) -> None:
+        super().__init__()
+        require_at_least("members", members, 1)
+        seen = without_mask(spaces.observation)
+        for path, leaf in leaves(seen):
+            if isinstance(leaf, Box) and (leaf.image or not leaf.dtype.startswith("float")):
+                part = f"'{path}' of the observation" if path else "the observation"
+                raise SpaceError(f"a model predicts floats and choices; {part} is {describe(leaf)}")
+        if elites is not None and not 1 <= elites <= members:
+            raise ConfigError(f"elites: wanted a number from 1 to members={members}, got {elites}")
+        if not log_variance[0] < log_variance[1]:
+            raise ConfigError(f"log_variance: wanted a lower bound and a higher one, got {[*log_variance]}")
+        self.coded, self.observations, self.size = Coded(spaces.action), Coded(seen), seen.size
+        self.members, self.elites = members, elites or members
+        self.deterministic, self.rewards, self.ends, self.rate = deterministic, rewards, ends, rate
+        self.features = features
+        if wrong := [index for index in absolute if not 0 <= index < self.size]:
+            raise ConfigError(f"absolute: the observation has numbers 0 to {self.size - 1}, not {wrong[0]}")
+        width = self.size if features is None else features(torch.zeros(2, self.size)).shape[-1]
+        inputs, count = width + spaces.action.size, self.size + rewards
+        outputs = count * (1 if deterministic else 2) + ends
+        options: dict[str, Any] = {"hidden": hidden, "activation": activation}
+        if network is None and members > 1:
+            self.network: nn.Module = Ensemble(inputs, outputs, members=members, **options)
+        else:
+            recipe = network or MLP  # for one member, plain products take half the time of batched ones
+            made = (from_recipe(recipe, inputs=inputs, outputs=outputs, **options) for _ in range(members))
+            self.network = nn.ModuleList(made)
+        bounds = torch.tensor(log_variance).unsqueeze(-1).expand(2, count).clone()  # lowest and highest [K]
+        if learned_bounds and not deterministic:
+            self.bounds = nn.Parameter(bounds)
+        else:
+            self.register_buffer("bounds", bounds)
+        changes = torch.ones(self.size)
+        changes[list(absolute)] = 0.0
+        self.register_buffer("changes", changes, persistent=False)
+        zeros = {"shift": (inputs,), "target_shift": (count,), "held_out": (members,), "seen": ()}
+        for name, shape in zeros.items():
+            self.register_buffer(name, torch.zeros(shape))
+        for name, width in {"scale": inputs, "target_scale": count}.items():
+            self.register_buffer(name, torch.ones(width))
+
+    def numbers(self, observation: Tree) -> Tensor:
+        """Return observations [..., …] as numbers [..., D]."""
+        return self.observations.numbers(observation)
+
+    def observation(self, state: Tensor) -> Tree:
+        """Return numbers [..., D] as observations."""
+        return self.observations.tree(state)
+
+    def inputs(self, state: Tensor, action: Tensor) -> Tensor:
+        """Return what members read of states [..., D] and actions as numbers [..., A], before it is normalized."""
+        return torch.cat((state if self.features is None else self.features(state), action), -1)
+
+    def normalized(self, state: Tensor, action: Tensor) -> Tensor:
+        """Return what members read of states and actions, less its mean and in deviations: [..., I]."""
+        return (self.inputs(state, action) - self.shift) * self.scale
+
+    def targets(self, state: Tensor, after: Tensor, reward: Tensor | None) -> Tensor:
+        """Return what is predicted of steps, before it is normalized: [..., K]."""
+        change = after - self.changes * state
+        return change if reward is None or not self.rewards else torch.cat((change, reward.unsqueeze(-1)), -1)
+
+    def forward(self, inputs: Tensor) -> Outputs:
+        """Return what each member says of its own normalized inputs [M, B, I]."""
+        return self._outputs(self._evaluator(range(self.members))(inputs))
+
+    def _evaluator(self, chosen: Sequence[int]) -> Members:
+        """Return a function of inputs [E, …, I], one block for each of some members."""
+        if isinstance(self.network, nn.ModuleList):
+            own = [self.network[index] for index in chosen]
+            if len(own) == 1:
+                return lambda inputs: own[0](inputs.squeeze(0)).unsqueeze(0)
+            return lambda inputs: torch.stack([member(rows) for member, rows in zip(own, inputs, strict=True)])
+        if len(chosen) == self.members:
+            return partial(self.network, shared=False)
+        weights = {name: weight[[*chosen]] for name, weight in self.network.named_parameters()}
+        return lambda inputs: functional_call(self.network, weights, (inputs,), {"shared": False})
+
+    def _outputs(self, raw: Tensor) -> Outputs:
+        count = self.size + self.rewards
+        end = raw[..., -1] if self.ends else None
+        if self.deterministic:
+            return Outputs(raw[..., :count], None, end)
+        low, high = self.bounds.unbind()
+        log_variance = high - nn.functional.softplus(high - raw[..., count : 2 * count])
+        return Outputs(raw[..., :count], low + nn.functional.softplus(log_variance - low), end)
+
+    def elite(self) -> list[int]:
+        """Return the members with the least loss on held-out rows, which predict."""
+        if self.elites == self.members:
+            return [*range(self.members)]
+        return sorted(self.held_out.argsort(stable=True)[: self.elites].tolist())
+
+    def predictor(self) -> Members:
+        """Return the elite as they are now, for `step`."""
+        return self._evaluator(self.elite())
+
+    def step(self, state: Tensor, action: Tensor, predictor: Members, noise: Tensor | None = None) -> Imagined:
+        """Return what members predict of states [E, …, D] and actions as numbers [E, …, A], each of its own block.
+
+        Args:
+            state, action: where, and what is done there.
+            predictor: of `predictor`.
+            noise: standard normal [E, …, K], by which Gaussian members draw; None = they give their mean.
+        """
+        inputs = self.normalized(state, action)
+        lead = inputs.shape[:-1]
+        outputs = self._outputs(predictor(inputs.flatten(1, -2)).reshape(*lead, -1))
+        numbers = outputs.mean
+        if noise is not None and outputs.log_variance is not None:
+            numbers = torch.addcmul(numbers, (0.5 * outputs.log_variance).exp(), noise)
+        numbers = torch.addcmul(self.target_shift, numbers, self.target_scale)
+        after = torch.addcmul(numbers[..., : self.size], self.changes, state)
+        reward = numbers[..., -1] if self.rewards else torch.zeros_like(numbers[..., 0])
+        return Imagined(after, reward, None if outputs.end is None else outputs.end.sigmoid())
+
+
+class WorldModel:
+    """A learned model, with the rewards and ends of one's own where they are known.
+
+    Args:
+        dynamics: predicts the rest.
+        reward: a function of (observation, action, next observation), trees of tensors [..., …], that gives rewards
+            [...]; or a `RewardModel`. None = those of the dynamics.
+        ended: such a function that gives terminations [...], as bools or probabilities; None = those of the dynamics.
+
+    Raises:
+        ConfigError: nothing says the reward.
+    """
+
+    def __init__(self, dynamics: Dynamics, *, reward: Function | None = None, ended: Function | None = None) -> None:
+        if reward is None and not dynamics.rewards:
+            raise ConfigError("reward: the dynamics predict none, so a function or a model of it is wanted")
+        self.dynamics, self.reward, self.ended = dynamics, reward, ended
+        self.actions = dynamics.coded
+
+    def step(self, state: Tensor, action: Tensor, predictor: Members, noise: Tensor | None = None) -> Imagined:
+        """Return what is predicted of states and actions as numbers; see `Dynamics.step`."""
+        step = self.dynamics.step(state, action, predictor, noise)
+        if self.reward is None and self.ended is None:
+            return step
+        trees = self.dynamics.observation(state), self.actions.tree(action), self.dynamics.observation(step.state)
+        reward = step.reward if self.reward is None else self.reward(*trees)
+        return Imagined(step.state, reward, step.ended if self.ended is None else self.ended(*trees).to(reward))
+
+
+class Coded:
+    """Values of a space as numbers [..., A]: those of Box leaves, and one-hot choices, side by side.
+
+    Args:
+        space: of actions, or of observations without an action mask.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space, self.size = space, space.size
+        self.leaves = [leaf for _, leaf in leaves(space)]
+        self.plain = len(self.leaves) == 1 and isinstance(self.leaves[0], Box)
+
+    def numbers(self, value: Tree) -> Tensor:
+        """Return values as numbers."""
+        return flatten(self.space, value)
+
+    def nearest(self, numbers: Tensor) -> Tensor:
+        """Return the numbers of the value that any numbers stand for: each decision takes its largest one."""
+        if self.plain:
+            return numbers
+        parts = []
+        for leaf, part in self._split(numbers):
+            if isinstance(leaf, Box):
+                parts.append(part)
+            else:
+                parts.append(one_hot(_largest(leaf, part), leaf.choices))
+        return torch.cat(parts, -1)
+
+    def tree(self, numbers: Tensor) -> Tree:
+        """Return the value that any numbers stand for."""
+        if self.plain and len(self.leaves[0].shape) == 1:
+            return numbers
+        values = []
+        for leaf, part in self._split(numbers):
+            if not isinstance(leaf, Box):
+                part = _largest(leaf, part)
+            values.append(part.reshape(*part.shape[:-1], *leaf.shape))
+        return tree_of(self.space, values)
+
+    def _split(self, numbers: Tensor) -> Iterator[tuple[Leaf, Tensor]]:
+        return zip(self.leaves, torch.split(numbers, [leaf.size for leaf in self.leaves], -1), strict=True)
+
+
+def _largest(leaf: Discrete | MultiDiscrete, scores: Tensor) -> Tensor:
+    """Return the choice of each decision [..., decisions] with the largest of its scores [..., choices of all]."""
+    return torch.stack([part.argmax(-1) for part in torch.split(scores, [*leaf.choices], -1)], -1)

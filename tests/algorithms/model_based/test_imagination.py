@@ -1,0 +1,175 @@
+"""Imagined rows: 50 of a model that multiplies, with ends inside an episode; and runs that learn from them."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import VectorEnv
+from torch import nn
+
+import rlrun
+from rlrun.algorithms.model_based.imagination import Imagination
+from rlrun.core.errors import ConfigError, RequestError
+from rlrun.core.schedules import Linear
+from rlrun.core.spaces import Spaces
+from rlrun.env import ModelEnv
+from rlrun.memory import Mix, Table
+from rlrun.nn import Dynamics, WorldModel
+
+from .test_planning import box
+
+SPACES = Spaces(box(2, 1e6), box(2))
+FACTOR = 1.5
+
+
+class Multiplies(nn.Module):
+    """s' = 1.5 s, and the reward is the sum of s'."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.empty = nn.Parameter(torch.zeros(1))
+
+    def forward(self, rows):
+        state = rows[:, :2]
+        return torch.cat(((FACTOR - 1.0) * state, FACTOR * state.sum(1, keepdim=True)), 1)
+
+
+class Agent:
+    outputs = ("action",)
+
+    def __call__(self, observation, state=None, *, explore=True):
+        assert explore
+        return {"action": np.ones((len(observation), 2), np.float32)}
+
+
+def model(ended=None, members=3):
+    dynamics = Dynamics(SPACES, members=members, elites=None, deterministic=True, ends=False, network=Multiplies)
+    return WorldModel(dynamics, ended=ended)
+
+
+def imagined(length=5, *, envs=10, ended=None, **options):
+    table = Table(length=envs, num_envs=envs, spaces=SPACES)
+    part = Imagination(model(ended), Agent(), table, SPACES, length=length, after=0, **options)
+    return part, table
+
+
+def rows_of(table, count=400):
+    sample = table.sample(count)
+    return {name: value.numpy() for name, value in sample.items()}
+
+
+def test_rows_are_those_of_the_model():
+    part, table = imagined()
+    start = torch.from_numpy(np.random.default_rng(0).uniform(1.0, 2.0, (10, 2)).astype(np.float32))
+    part.begin_batch(start, 0)
+    assert len(table) == 50
+    rows = rows_of(table)
+    np.testing.assert_allclose(rows["next_observation"], FACTOR * rows["observation"], rtol=1e-3)
+    np.testing.assert_allclose(rows["reward"], rows["next_observation"].sum(1), rtol=1e-3)
+    steps = np.log(rows["observation"][:, None] / start.numpy()) / np.log(FACTOR)
+    nearest = np.abs(steps - np.round(steps)).max(-1).min(1)
+    assert nearest.max() < 1e-3  # each is a start, multiplied by the factor a whole number of times
+    assert not rows["terminated"].any()
+    assert rows["truncated"].mean() == pytest.approx(0.2, abs=0.1)
+
+
+def test_episodes_that_end_are_not_continued():
+    part, table = imagined(ended=lambda observation, action, after: after[..., 0] > 4.0)
+    part.begin_batch(torch.tensor([[1.0, 1.0]] * 5 + [[3.0, 1.0]] * 5), 0)
+    rows = rows_of(table)
+    assert len(table) == 5 * 4 + 5  # 1 → 1.5 → 2.25 → 3.4 → 5.1, and 3 → 4.5
+    assert (rows["terminated"] == (rows["next_observation"][:, 0] > 4.0)).all()
+    assert (rows["observation"][:, 0] <= 4.0).all()
+
+
+def test_the_table_grows_with_the_length_and_keeps_the_newest_calls():
+    part, table = imagined(Linear(1, 3, 100), keep=2)
+    start = torch.ones(10, 2)
+    for step in (0, 0, 0):
+        part.begin_batch(start, step)
+    assert len(table) == 2 * 10
+    for step in (100, 100, 100):
+        part.begin_batch(start, step)
+    assert 2 * 30 <= len(table) <= 2 * 40
+    assert part.metrics["imagination/length"] == 3
+
+
+def test_nothing_is_imagined_before_the_model_has_learned():
+    part, table = imagined(keep=1)
+    part.after = 3
+    part.begin_batch(torch.ones(10, 2), 0)
+    assert len(table) == 0
+    part.model.dynamics.seen.fill_(3.0)
+    part.begin_batch(torch.ones(10, 2), 0)
+    assert len(table) == 50
+
+
+def test_a_model_is_a_vector_environment_of_gymnasium():
+    env = ModelEnv(model(), SPACES, 4, max_steps=3, starts=np.ones((2, 2), np.float32))
+    assert isinstance(env, VectorEnv)
+    first, _ = env.reset(seed=1)
+    again, _ = env.reset(seed=1)
+    assert np.array_equal(first, again)
+    assert env.observation_space.contains(first)
+    for _ in range(3):
+        after, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+    assert after.dtype == np.float32
+    np.testing.assert_allclose(after, FACTOR**3 * first, rtol=1e-5)
+    assert reward.shape == terminated.shape == truncated.shape == (4,)
+    assert (truncated.all(), terminated.any()) == (True, False)
+    part, _ = env.reset(options={"reset_mask": np.array([True, False, False, True])})
+    np.testing.assert_allclose(part[1], after[1])
+    np.testing.assert_allclose(part[0], 1.0)
+    with pytest.raises(RequestError, match="ModelEnv: nothing says where episodes begin"):
+        ModelEnv(model(), SPACES, 4).reset()
+
+
+def test_each_member_steps_as_many_envs():
+    class Numbered(Multiplies):
+        made = 0
+
+        def __init__(self, inputs, outputs):
+            super().__init__(inputs, outputs)
+            self.number = Numbered.made
+            Numbered.made += 1
+
+        def forward(self, rows):
+            return torch.full((len(rows), 3), float(self.number))
+
+    dynamics = Dynamics(SPACES, members=3, elites=None, deterministic=True, ends=False, network=Numbered)
+    env = ModelEnv(WorldModel(dynamics), SPACES, 9)
+    env.reset(seed=0, options={"observation": np.zeros((9, 2), np.float32)})
+    seen = np.array([env.step(np.zeros((9, 2), np.float32))[1] for _ in range(40)])
+    assert all(sorted(step.tolist()) == [0, 0, 0, 1, 1, 1, 2, 2, 2] for step in seen)
+    assert (np.unique(seen, axis=0).shape[0]) > 20  # drawn anew each time
+
+
+def test_a_share_may_be_a_schedule_and_another_the_rest():
+    parts = [Table(length=100, spaces=SPACES) for _ in range(2)]
+    for number, table in enumerate(parts):
+        for _ in range(20):
+            row = {"observation": np.full((1, 2), number), "action": np.zeros((1, 2)), "reward": np.zeros(1)}
+            table.add(None, {**row, "terminated": np.zeros(1, bool), "truncated": np.zeros(1, bool)})
+    share = Linear(0.0, 0.9, 10)
+    mix = Mix({"imagined": {"table": parts[1], "share": share}, "own": {"table": parts[0], "share": None}})
+    counts = [int(mix.sample(100)["observation"][:, 0].sum()) for _ in range(12)]
+    assert counts == [0, 9, 18, 27, 36, 45, 54, 63, 72, 81, 90, 90]
+    restored = Mix({"imagined": {"table": parts[1], "share": share}, "own": {"table": parts[0], "share": None}})
+    restored.load_state_dict(mix.state_dict())
+    assert int(restored.sample(10)["observation"][:, 0].sum()) == 9
+    with pytest.raises(ConfigError, match="where a share is a schedule, one other share is null"):
+        Mix([{"table": parts[0], "share": share}, {"table": parts[1], "share": 0.5}])
+    with pytest.raises(ConfigError, match=r"loader.parts.1.share: it is -0.5 at sample 0"):
+        Mix([{"table": parts[0], "share": 1.5}, {"table": parts[1], "share": None}])
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "dqn", "sac"])
+def test_any_algorithm_of_replay_learns_from_imagined_rows(algorithm, tmp_path):
+    env = "env=cartpole" if algorithm == "dqn" else "env=pendulum"
+    small = ["algorithm.hidden=[8]", "algorithm.warmup_steps=60", "imagination.episodes=8", "imagination.every=5"]
+    small += ["imagination.model.hidden=[8]", "imagination.model.every=20", "stop.env_steps=100", "logger=[]"]
+    overrides = [f"algorithm={algorithm}", env, "preset=null", "+with=imagination", *small, "evaluation.every=0"]
+    trainer = rlrun.train([*overrides, "algorithm.batch_size=20"], run_dir=tmp_path / "run").trainer
+    mixed = trainer.loader.parts["default"].table
+    table = mixed.parts[0].table
+    assert len(table) >= 24
+    assert {part.name: part.weight for part in mixed.parts} == {"imagined": 950_000, "own": 50_000}

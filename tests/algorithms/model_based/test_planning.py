@@ -1,0 +1,147 @@
+"""Planners find the best of a known cost, within their bounds, and keep plans row by row."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rlrun.algorithms.model_based.planning import CEM, MPPI, RandomShooting
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
+from rlrun.nn import Dynamics, WorldModel
+
+
+def box(count, bound=1.0):
+    limit = np.full(count, bound, np.float32)
+    return Box((count,), -limit, limit)
+
+
+SPACES = Spaces(box(2, 10.0), box(2))
+GOAL = torch.tensor([[0.3, -0.2], [-0.5, 0.4]])  # by time
+
+
+def model_of(spaces=SPACES, **options):
+    options = {"hidden": [4], "members": 1, "elites": None, "deterministic": True, **options}
+    return WorldModel(Dynamics(spaces, **options))
+
+
+def quadratic(states, actions):
+    """Cost of actions [..., H, A]: least at GOAL, whatever the states are."""
+    assert states.shape[-2:] == (len(GOAL) + 1, 2)
+    return (actions - GOAL).square().sum((-1, -2))
+
+
+class Line(nn.Module):
+    """Members that move a point by their action, times a number of their own; the reward is minus its distance."""
+
+    def __init__(self, inputs, outputs, slope=1.0):
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(slope))
+        self.outputs = outputs
+
+    def forward(self, rows):
+        moved = self.slope * rows[:, 1:2]
+        return torch.cat((moved, -(rows[:, :1] + moved).abs(), torch.full_like(moved, -20.0)), -1)
+
+
+@pytest.mark.parametrize(("kind", "options", "distance"), [(CEM, {}, 0.02), (MPPI, {"iterations": 8}, 0.1)])
+@pytest.mark.parametrize("explore", [False, True])
+def test_the_least_cost_is_found(kind, options, distance, explore):
+    torch.manual_seed(0)
+    planner = kind(SPACES, model_of(), horizon=2, population=400, cost=quadratic, **options)
+    plan = planner.search(torch.zeros(2, 2), planner.initial_state(2).reshape(2, 2, 2), explore)
+    assert (plan - GOAL).abs().max() < distance
+
+
+def test_the_best_of_many_is_found():
+    planner = RandomShooting(
+        SPACES,
+        model_of(),
+        horizon=1,
+        population=5_000,
+        cost=lambda _, actions: (actions - GOAL[:1]).square().sum((-1, -2)),
+    )
+    plan = planner.search(torch.zeros(1, 2), planner.initial_state(1).reshape(1, 1, 2), True)
+    assert (plan - GOAL[:1]).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("kind", [CEM, MPPI, RandomShooting])
+def test_each_number_keeps_its_bounds(kind):
+    planner = kind(SPACES, model_of(), horizon=2, population=200, low=[-0.1, 0.2], high=[0.2, 0.3], cost=quadratic)
+    for explore in (False, True):
+        plan = planner.search(torch.zeros(1, 2), planner.initial_state(1).reshape(1, 2, 2), explore)
+        assert (plan >= planner.low - 1e-6).all()
+        assert (plan <= planner.high + 1e-6).all()
+    if kind is CEM:
+        assert (plan - GOAL.clamp(planner.low, planner.high)).abs().max() < 0.03
+
+
+def test_rewards_of_a_model_are_maximized_and_a_plan_moves_on():
+    spaces = Spaces(box(1, 10.0), box(1))
+    planner = CEM(spaces, model_of(spaces, network=Line), horizon=3, population=300, iterations=8, epsilon=0.0)
+    observation = torch.tensor([[0.5], [-2.5]])
+    action, after = planner.advance(observation, planner.initial_state(2), False)
+    assert torch.allclose(action, torch.tensor([[-0.5], [1.0]]), atol=0.05)  # the first alone reaches 0 at once
+    plan = planner.search(observation, planner.initial_state(2).reshape(2, 3, 1), False)
+    expected = torch.cat((plan[:, 1:], plan.mean(1, keepdim=True)), 1)
+    assert torch.equal(after, expected.flatten(1))
+    again, _ = planner.advance(observation, planner.initial_state(2), False)
+    assert torch.equal(action, again)  # without exploring it is a function of observation and plan
+
+
+def test_nothing_is_paid_behind_an_end():
+    spaces = Spaces(box(1, 10.0), box(1))
+
+    class Ends(Line):
+        def forward(self, rows):
+            paid = torch.ones(len(rows), 1)
+            return torch.cat((rows[:, 1:2], paid, 40.0 * (rows[:, 1:2] - 0.5)), -1)
+
+    planner = CEM(spaces, model_of(spaces, network=Ends), horizon=4, population=10, elite=2)
+    evaluate = planner.evaluator(torch.zeros(1, 1), False)
+    sequences = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]]).unsqueeze(-1)
+    assert torch.allclose(evaluate(sequences), torch.tensor([[4.0, 2.0]]), atol=1e-4)
+
+
+def test_particles_stay_with_their_member_or_change_it():
+    """Two members move a point by ±1 an action: staying, it is 3 away after 3 steps; changing, at most sometimes."""
+    spaces, slopes = Spaces(box(1, 10.0), box(1)), iter([1.0, -1.0] * 3)
+    sequences = torch.ones(1, 1, 3, 1)
+    returns = {}
+    for propagation in ("ts_inf", "ts1"):
+        model = model_of(
+            spaces, members=2, network=lambda inputs, outputs: Line(inputs, outputs, next(slopes)), rewards=True
+        )
+        options = {"horizon": 3, "population": 2, "elite": 2, "particles": 1, "propagation": propagation}
+        planner = CEM(spaces, model, **options)
+        torch.manual_seed(0)
+        evaluate = [planner.evaluator(torch.zeros(1, 1), True)(sequences).item() for _ in range(50)]
+        returns[propagation] = np.mean(evaluate)
+    assert returns["ts_inf"] == pytest.approx(-6.0)  # 1 + 2 + 3
+    assert -6.0 < returns["ts1"] < -3.0
+
+
+def test_choices_are_planned():
+    spaces = Spaces(box(1, 10.0), Composite({"push": Discrete(3), "force": box(1)}))
+
+    def cost(states, actions):
+        return 1.0 - actions[..., 0, 2 + 1] + (actions[..., 0, 0] - 0.5).square()
+
+    planner = CEM(spaces, model_of(spaces), horizon=2, population=200, cost=cost)
+    action, _ = planner.advance(torch.zeros(1, 1), planner.initial_state(1), False)
+    assert {name: part.shape for name, part in action.items()} == {"push": (1,), "force": (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"elite": 1}, "elite: wanted a number from 2 to population=500, got 1"),
+        ({"low": [0.0, 0.0, 0.0]}, "low: wanted one number, or 2, those of an action; got 3"),
+        ({"low": 1.0}, "low: wanted bounds below high"),
+        ({"horizon": 0}, "horizon"),
+        ({"propagation": "ts2"}, "propagation"),
+    ],
+)
+def test_settings_without_meaning_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        CEM(SPACES, model_of(), **options)
