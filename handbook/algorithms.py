@@ -23,7 +23,7 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 ENVS = ("cartpole", "pendulum")  # choices, and numbers
 CONSTRAINED = ("env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]")  # for what takes neither
 PAPER = re.compile(r"\b(?:(doi) |(arXiv) |)(10\.\d{4,}/[^\s,;)]+|\d{4}\.\d{5})")
-MODULE = re.compile(r"\brlrun\.algorithms\.(\w+)")
+MODULE = re.compile(r"rlrun\.algorithms\.((?:[a-z0-9_]+\.)*[a-z0-9_]+)\.[A-Z]")
 LINK = re.compile(r"\]\((\w[\w-]*\.md)")  # to a page, from one beside it
 EXAMPLE = "# rlrun train "
 CHOICE = "- override /env: "  # of an environment, by the file of an algorithm

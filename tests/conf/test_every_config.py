@@ -147,7 +147,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None
 @pytest.mark.parametrize("file", RUN)
 def test_a_file_composes_and_is_read_completely(file):
     composed = compose(overrides_of(file))
-    encoder = {f"encoder.{key}" for key in ("_target_", "_partial_", "_apart_")}
+    encoder = {f"encoder.{key}" for key in ("_target_", "_partial_")}
     idle = {"optimizer"} | encoder if file in UNTRAINED else set()
     idle |= {f"algorithm.temperature.{key}" for key in ("target", "share") if file == "with/entropy_target"}
     idle |= {"env", "memory", "spaces"} if composed.config.env is None else set()

@@ -75,7 +75,7 @@ def unread(config: Any, read: Mapping[Path, Any] | None = None) -> list[str]:
     above = {path[:length] for path in read for length in range(len(path) + 1)}
 
     def walk(node: Any, here: Path) -> list[str]:
-        if here in read:
+        if here in read or here[-1:] == ("_apart_",):  # which says something of other keys
             return []
         if here not in above:
             return [dotted(here)]
