@@ -19,6 +19,7 @@ pytest.importorskip("onnx")
 OWN = {
     "handcrafted": ["box", "discrete"],  # made for an environment each
     "action_repeat": ["box", "discrete"],  # SAC's networks, behind which actions are kept
+    "latent_mbrl": ["box"],  # the planner of mbrl, which is proven in all spaces
 }
 PLAN = ("horizon=3", "population=5", "iterations=2", "elite=2")
 SMALLER = {
@@ -29,6 +30,7 @@ SMALLER = {
     "seditor": (*SMALL, "lagrangian.thresholds=[null,-0.25]"),
     "taac_q": (*SMALL, "algorithm.inverse=false"),  # as taac_l is not
     **dict.fromkeys(("mbrl", "pets"), (*SMALL, *(f"algorithm.plan.{name}" for name in PLAN))),
+    "latent_mbrl": (*SMALL, "algorithm.latent=5", *(f"algorithm.plan.{name}" for name in (*PLAN[1:], "horizon=2"))),
 }
 ENVS = {"seditor": "env=constrainedbandit"}  # where rewards are of two numbers
 ALIKE = (  # they act by the very same agent, which is proven once

@@ -36,7 +36,8 @@ REWARDS = {1: (1.0,), 2: (1.0, 0.0)}  # of a step, by the state it starts from
 ENDINGS = ("terminated", "truncated", "both")
 SHARE, SMALLEST_SHARE = 0.03, 0.08  # of the value that may be missing; where the smallest of several critics counts
 ROWS = 2_000  # of random actions in the memory at most
-WITHOUT = ("bc", "causal_bc", "handcrafted", "mbrl", "pets")  # no value is learned: they clone, plan, or only act
+# no value is learned: they clone, plan, or only act
+WITHOUT = ("bc", "causal_bc", "handcrafted", "latent_mbrl", "mbrl", "pets")
 
 
 class Known(gymnasium.Env[Array, Any]):

@@ -38,7 +38,7 @@ from rlrun.memory.transforms import (
     WeighRewards,
 )
 from rlrun.memory.trees import MinTree, SegmentTree, SumTree
-from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
+from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous, Unrolled
 from rlrun.memory.whole import Shuffled, WholeReplayLoader
 
 __all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", "Intrinsic", "NStep"]
@@ -49,7 +49,7 @@ __all__ += ["Sample", "Stratified", "Uniform", "UniformEjector", "WeighRewards",
 __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "PhasicLoader", "Prefetch"]
 __all__ += ["ReplayLoader", "Rollout", "RolloutLoader", "Shuffled", "WholeReplayLoader"]
 __all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "Next", "NextN"]
-__all__ += ["Previous", "Split", "Table", "batches", "classes", "digits", "spaces_in"]
+__all__ += ["Previous", "Split", "Table", "Unrolled", "batches", "classes", "digits", "spaces_in"]
 __all__ += ["Augmentation", "ColorJitter", "CutOut", "Later", "PixelNoise", "RandomCrop", "RandomShift", "Views"]
 __all__ += ["MinTree", "SegmentTree", "SumTree"]
 __all__ += ["DictObservation", "DictResponse", "EpisodeState", "MemoryProxy", "MetaData"]

@@ -31,6 +31,7 @@ from rlrun.ops.losses import expectile_distance as expectile_distance
 from rlrun.ops.losses import guiding as guiding
 from rlrun.ops.losses import least_weighed as least_weighed
 from rlrun.ops.losses import mean_of as mean_of
+from rlrun.ops.losses import moved_moments as moved_moments
 from rlrun.ops.losses import normalized as normalized
 from rlrun.ops.losses import over_valid as over_valid
 from rlrun.ops.losses import surrogate as surrogate

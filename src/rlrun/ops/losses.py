@@ -165,3 +165,11 @@ def with_gradient_clipped(value: Tensor, action: Tensor, limit: float) -> Tensor
     (gradient,) = torch.autograd.grad(value.sum(), action, retain_graph=True)
     linear = (gradient.clamp(-limit, limit).detach() * action).sum(-1)
     return value.detach() + linear - linear.detach()
+
+
+def moved_moments(
+    mean: Tensor, variance: Tensor, new_mean: Tensor, new_variance: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of what was seen, of which newer rows with their own get a share."""
+    change = new_mean - mean
+    return mean + share * change, (1.0 - share) * (variance + share * change.square()) + share * new_variance

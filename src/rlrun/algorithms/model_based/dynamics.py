@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult
 from rlrun.core.typing import Batch, Tree
 from rlrun.nn.dynamics import Dynamics
@@ -78,13 +79,12 @@ class DynamicsLoss(LossCallback):
         network: Any = self.network
         shift, scale = getattr(network, f"{prefix}shift"), getattr(network, f"{prefix}scale")
         share = (1.0 / (network.seen + 1.0)).clamp(min=network.rate)
-        mean = rows.mean(0)
         variance = scale.square() if prefix else _reciprocal(scale.square())
-        change = mean - shift
-        variance = (1.0 - share) * (variance + share * change.square()) + share * rows.var(0, unbiased=False)
+        new_mean, new_variance = rows.mean(0), rows.var(0, unbiased=False)
+        mean, variance = ops.moved_moments(shift, variance, new_mean, new_variance, share)
         deviation = torch.where(variance > STILL, variance, 0.0).sqrt()
         new = {
-            f"{prefix}shift": shift + share * change,
+            f"{prefix}shift": mean,
             f"{prefix}scale": deviation if prefix else _reciprocal(deviation),
         }
         return {f"network.{name}": value for name, value in new.items()}

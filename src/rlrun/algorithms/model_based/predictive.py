@@ -1,0 +1,292 @@
+"""A latent of which later rewards, observations and other columns can be decoded, under the actions between.
+
+    z_0 = encoder(o_t),   h_0 = z_0 or a linear map of it
+    z_k, h_k = dynamics(a_{t+k-1}, h_{k-1})                              k = 1 … R
+    L = Σ_decoders w / (R + 1) Σ_k valid_k mean_i distance(decoder(z_k)_i, y_{t+k,i})
+
+The dynamics are recurrent over actions and see no later observation. y is any column; a position behind the end of the
+episode is not valid. With R = 0 the encoder and its decoders are an autoencoder. The latent stands in front of an
+algorithm, or a planner acts by the rewards that are decoded from imagined latents.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlrun import ops
+from rlrun.callbacks.loss import LossCallback, LossResult, require_distance, require_weight
+from rlrun.core.errors import ConfigError, did_you_mean, require_at_least
+from rlrun.core.spaces import Composite, Space, Spaces, without_mask
+from rlrun.core.typing import Batch, Tree
+from rlrun.nn.dynamics import Coded, Imagined
+from rlrun.nn.encoders import EncodedMLP, Recipe, flatten, from_recipe
+from rlrun.nn.mlp import MLP, Activation, outputs_of, zeros
+from rlrun.nn.own import Layers
+from rlrun.nn.recurrent import Core
+from rlrun.training.metrics import Metric
+
+FLAGS = ("terminated", "truncated")
+RATE = 0.001  # least share of the newest batch in the statistics of targets
+
+
+class FieldDecoder(nn.Module):
+    """Predict a column from latents.
+
+    Args:
+        spaces: of the environment.
+        inputs: numbers of a latent.
+        field: the column, or a leaf of it, such as `observation.position`.
+        size: numbers of a column that is neither of the environment's; None = it is one of these.
+        hidden, activation: of its layers, as `MLP` takes them.
+        network: a recipe of a module of your own, [..., inputs] -> [..., outputs]; it gets `inputs` and `outputs`, if
+            it takes these.
+        distance: a function of prediction and target, entry by entry; None = smooth L1.
+        weight: w of its loss.
+        normalize: targets and predictions are normalized within the loss, by running statistics of the targets.
+        each: metrics show each number of the column, too.
+
+    Raises:
+        ConfigError: there is no such column, or an option has no meaning.
+    """
+
+    shift: Tensor  # [outputs], like deviation: running statistics of the targets
+    deviation: Tensor
+    seen: Tensor  # batches in them
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        inputs: int,
+        *,
+        field: str,
+        size: int | None = None,
+        hidden: Sequence[int] = (64,),
+        activation: Activation = "relu",
+        network: Recipe | None = None,
+        distance: ops.Distance | None = None,
+        weight: float = 1.0,
+        normalize: bool = False,
+        each: bool = False,
+    ) -> None:
+        super().__init__()
+        require_distance(distance, None)
+        require_weight("weight", weight)
+        self.field, self.weight, self.normalize, self.each = field, weight, normalize, each
+        self.distance = distance or partial(F.smooth_l1_loss, reduction="none")
+        self.space = _space(spaces, field)
+        if self.space is not None:
+            size = self.space.size
+        elif field == "reward":
+            size = spaces.rewards or 1
+        elif field in FLAGS:
+            size = 1
+        if size is None:
+            raise ConfigError(f"field: '{field}' is no column of the environment; a column of your own wants a size")
+        options: dict[str, Any] = {"hidden": hidden, "activation": activation}
+        self.network = from_recipe(network or MLP, inputs=inputs, outputs=size, **options)
+        if (made := outputs_of(self.network, torch.zeros(2, inputs))) != size:
+            raise ConfigError(f"network: it makes {made} numbers, but '{field}' has {size}")
+        for name, value in {"shift": torch.zeros(size), "deviation": torch.ones(size), "seen": torch.zeros(())}.items():
+            self.register_buffer(name, value)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        """Return predictions [..., outputs] of latents [..., Z]."""
+        predicted: Tensor = self.network(latent)
+        return predicted
+
+    def numbers(self, target: Tree, lead: Sequence[int]) -> Tensor:
+        """Return targets [*lead, …] as numbers [*lead, outputs]; choices are one-hot."""
+        if self.space is not None:
+            return flatten(self.space, target)
+        return target.reshape(*lead, -1).float()  # type: ignore[no-any-return]
+
+    def statistics(self, target: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """Return the statistics with the valid ones of targets [..., outputs] among them, by name."""
+        share = (1.0 / (self.seen + 1.0)).clamp(min=RATE)
+        counted = valid.unsqueeze(-1) / valid.sum().clamp(min=1.0)
+        outer = tuple(range(valid.dim()))
+        mean = (counted * target).sum(outer)
+        variance = (counted * (target - mean).square()).sum(outer)
+        mean, variance = ops.moved_moments(self.shift, self.deviation.square(), mean, variance, share)
+        return {"shift": mean, "deviation": variance.sqrt(), "seen": self.seen + 1.0}
+
+
+class Predictive(nn.Module):
+    """Latents of observations, and those after further actions, with decoders of what belongs to them.
+
+    It is a model to plan with, too: `rlrun.nn.WorldModel` calls it as it calls `rlrun.nn.Dynamics`. There a state is
+    what the dynamics remember; the first of several rewards is planned for.
+
+    Args:
+        spaces: of the environment.
+        decoders: recipes of decoders by name, as of `FieldDecoder`; they get `spaces` and `inputs`.
+        steps: R, later steps that are predicted.
+        latent: numbers of a latent, Z.
+        hidden, activation, output_activation: of the encoder's layers, as `MLP` takes them.
+        encoder: of observations below them, as `Encoded` takes it.
+        network: a module of your own in place of encoder and layers, or a recipe of it.
+        dynamics: a recipe of a recurrent network over actions, as `rlrun.nn.recurrent.Core`, with `size` Z, a
+            `state_size`, `step` and calls of windows; it gets `inputs` and `size`, if it takes these. None = a GRU.
+        postprocessor: a function or module that makes the features which others see of latents; no gradient reaches
+            it. None = the latent itself.
+
+    Raises:
+        ConfigError: there is no decoder, or a part has another size than it has to.
+
+    Attributes:
+        fields: the column of each decoder, by its name.
+        size: numbers of features.
+    """
+
+    elites = 1
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        decoders: Mapping[str, Callable[..., FieldDecoder] | None],
+        *,
+        steps: int = 5,
+        latent: int = 64,
+        hidden: Sequence[int] = (64,),
+        activation: Activation = "relu",
+        output_activation: Activation | None = "tanh",
+        encoder: nn.Module | Recipe | None = None,
+        network: Layers | None = None,
+        dynamics: Recipe | None = None,
+        postprocessor: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        require_at_least("steps", steps, 0)
+        self.steps, self.latent, self.coded = steps, latent, Coded(spaces.action)
+        options: dict[str, Any] = {"hidden": hidden, "activation": activation, "output_activation": output_activation}
+        self.encoder = EncodedMLP(spaces, latent, encoder=encoder, layers=network, **options)
+        made = {name: recipe(spaces=spaces, inputs=latent) for name, recipe in decoders.items() if recipe is not None}
+        if not made:
+            raise ConfigError("decoders: without a decoder nothing is learned")
+        self.decoders: Any = nn.ModuleDict(made)
+        self.fields = {name: decoder.field for name, decoder in made.items()}
+        by_field = {field: name for name, field in self.fields.items()}
+        self.reward, self.end = by_field.get("reward"), by_field.get("terminated")
+        self.dynamics: Any = None
+        if steps:
+            recipe = partial(Core, "gru") if dynamics is None else dynamics
+            self.dynamics = from_recipe(recipe, inputs=self.coded.size, size=latent)
+            if self.dynamics.size != latent:
+                raise ConfigError(f"dynamics: wanted a size of {latent}, that of a latent; got {self.dynamics.size}")
+            fits = self.dynamics.state_size == latent
+            self.begin = nn.Identity() if fits else nn.Linear(latent, self.dynamics.state_size)
+        self.postprocessor = postprocessor
+        with torch.no_grad():
+            self.size = self.features(zeros(spaces.observation)).shape[-1]
+
+    @property
+    def rewards(self) -> bool:
+        """Whether steps can be planned by decoded rewards."""
+        return self.reward is not None and self.dynamics is not None
+
+    def features(self, observation: Tree) -> Tensor:
+        """Return what others see of observations [..., …]: the latent, or what the postprocessor makes of it."""
+        latent: Tensor = self.encoder(observation)
+        return latent if self.postprocessor is None else self.postprocessor(latent)
+
+    def unroll(self, observation: Tree, action: Tree) -> Tensor:
+        """Return latents [..., R + 1, Z] of observations [..., …] and after the actions [..., R, …] that follow."""
+        first: Tensor = self.encoder(observation)
+        if not self.steps:
+            return first.unsqueeze(-2)
+        rows = first.reshape(-1, self.latent)
+        numbers = self.coded.numbers(action).reshape(len(rows), self.steps, -1)
+        later = self.dynamics(numbers, self.begin(rows))
+        return torch.cat((rows.unsqueeze(1), later), 1).reshape(*first.shape[:-1], self.steps + 1, self.latent)
+
+    def numbers(self, observation: Tree) -> Tensor:
+        """Return the states [..., S] of the dynamics that observations [..., …] begin with."""
+        state: Tensor = self.begin(self.encoder(observation))
+        return state
+
+    def predictor(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Return what `step` predicts by."""
+        step: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = self.dynamics.step
+        return step
+
+    def step(
+        self,
+        state: Tensor,
+        action: Tensor,
+        predictor: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+        noise: Tensor | None = None,
+    ) -> Imagined:
+        """Return the states after states [..., S] and actions as numbers [..., A], and what is decoded there.
+
+        noise: not used; nothing is drawn.
+        """
+        lead = state.shape[:-1]
+        latent, after = predictor(action.reshape(-1, action.shape[-1]), state.reshape(-1, state.shape[-1]))
+        reward = self.decoders[self.reward](latent)[..., 0].reshape(lead)
+        ended = None if self.end is None else self.decoders[self.end](latent).clamp(0.0, 1.0).reshape(lead)
+        return Imagined(after.reshape(*lead, -1), reward, ended)
+
+
+class PredictiveLoss(LossCallback):
+    """The distance of decoded columns from those of the next steps, of the column `rlrun.memory.Unrolled`."""
+
+    network: Predictive
+
+    def loss(self, unrolled: Batch) -> LossResult:
+        valid = unrolled["valid"].float()  # [..., R + 1]
+        latents = self.network.unroll(unrolled["observation"], unrolled["action"])
+        total: Any = 0.0
+        updates: dict[str, Tensor] = {}
+        metrics: dict[str, Any] = {}
+        for name, decoder in self.network.decoders.items():
+            target = decoder.numbers(unrolled["target"][name], valid.shape)
+            predicted = decoder(latents)
+            metrics |= _explained(name, decoder, predicted, target, unrolled["valid"])
+            if decoder.normalize:
+                new = decoder.statistics(target, valid)
+                updates |= {f"network.decoders.{name}.{key}": value for key, value in new.items()}
+                deviation = new["deviation"].clamp(min=1e-5)
+                target, predicted = ((value - new["shift"]) / deviation for value in (target, predicted))
+            loss = (decoder.distance(predicted, target).mean(-1) * valid).mean(-1)
+            metrics[f"predictive/loss_{name}"] = loss
+            total = total + decoder.weight * loss
+        return total, {"updates": updates}, metrics
+
+
+def _explained(name: str, decoder: FieldDecoder, predicted: Tensor, target: Tensor, valid: Tensor) -> dict[str, Metric]:
+    """Return explained variances by names of metrics: of later steps, and without these of the first."""
+    later = slice(min(1, valid.shape[-1] - 1), None)
+    predicted, target, valid = predicted[..., later, :], target[..., later, :], valid[..., later]
+    place = f"predictive/explained_{name}"
+    metrics = {place: Metric((predicted, target), _explained_variance, valid)}
+    for index in range(target.shape[-1]) if decoder.each else ():
+        metrics[f"{place}/{index}"] = Metric((predicted[..., index], target[..., index]), "explained_variance", valid)
+    return metrics
+
+
+def _explained_variance(predicted: Tensor, target: Tensor) -> Tensor:
+    """Return 1 - Var(target - predicted) / Var(target), whose variances are sums of those of all numbers [..., N]."""
+    error, spread = ((value.flatten(0, -2)).var(0).sum() for value in (target - predicted, target))
+    return 1.0 - error / spread.clamp(min=1e-12)
+
+
+def _space(spaces: Spaces, field: str) -> Space | None:
+    """Return the space of a column or of a part of it; None of other columns.
+
+    Raises:
+        ConfigError: the environment's column has no such part.
+    """
+    root, *path = field.split(".")
+    if root not in ("observation", "action"):
+        return None
+    space: Any = without_mask(spaces.observation) if root == "observation" else spaces.action
+    for name in path:
+        parts = space.parts if isinstance(space, Composite) else {}
+        if name not in parts:
+            raise ConfigError(f"field: the {root} has no part '{'.'.join(path)}'{did_you_mean(name, parts)}")
+        space = parts[name]
+    return space  # type: ignore[no-any-return]
