@@ -59,6 +59,20 @@ def test_any_algorithm_learns_from_features(family, tmp_path):
         assert repr(acted) == repr(expected)
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("env=pointreach", "+with=[representation,hindsight]"),
+        ("env=pendulum", "preset=null", "+with=[representation,imagination]", "imagination.model.every=8"),
+    ],
+)
+def test_goals_and_models_of_the_world_are_of_stored_observations(overrides, tmp_path):
+    trainer = trained(["algorithm=sac", *overrides, *REPLAY], tmp_path)
+    imagination = trainer.callbacks.get("imagination")
+    assert imagination is None or len(imagination.table) > 0
+    assert trainer.callbacks["representation"].metrics["representation/inverse"] > 0
+
+
 def test_samples_are_features_of_stored_rows(tmp_path):
     steps = 3
     overrides = ["algorithm=sac", "env=pendulum", "preset=null", f"algorithm.n_step={steps}", *REPLAY]

@@ -38,7 +38,8 @@ from rlrun.memory.transforms import (
     WeighRewards,
 )
 from rlrun.memory.trees import MinTree, SegmentTree, SumTree
-from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous, Unrolled
+from rlrun.memory.unrolled import Unrolled
+from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
 from rlrun.memory.whole import Shuffled, WholeReplayLoader
 
 __all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", "Intrinsic", "NStep"]

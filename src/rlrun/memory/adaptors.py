@@ -3,7 +3,7 @@
 The table sorts adaptors by their `tier`, and within a tier by the order of the config. So rewards are always clipped
 before they are summed over steps:
 
-    COPIES     copies of stored columns
+    COPIES     copies of stored columns, and what follows these
     RELABEL    other goals, with their rewards: hindsight
     WEIGHTS    one reward of several rewards a step
     REPRESENTATIONS  features in place of observations

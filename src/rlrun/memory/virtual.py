@@ -4,16 +4,13 @@ Each is called with the rows of a sample and returns a tree of tensors. Its opti
 that it reads, as they are before any adaptor. An open episode ends with its newest row.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun.core.errors import require_at_least
-from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.adaptors import dtype_of
 from rlrun.memory.index import CLOSED
@@ -86,50 +83,6 @@ class NextN:
         return rows.stored(self.column, np.take_along_axis(slots, steps, -1))
 
 
-class Unrolled:
-    """What a latent is learned from: an observation, the actions after it, and columns at each later step.
-
-    `observation` [B, …] is the row's own and `action` [B, R, …] has that of the row and of the next ones. `target` has
-    columns by name, [B, R + 1, …]: those of an observation at this observation and the R later ones; other columns at
-    the steps that led there. Before an episode begins these are zeros. `valid` [B, R + 1] is False behind the end of
-    the episode, where the last element is repeated. Of windows all are [B, T, …].
-
-    Args:
-        steps: R.
-        fields: columns by the name of their target.
-    """
-
-    def __init__(self, *, steps: int, fields: Mapping[str, str]) -> None:
-        require_at_least("memory.columns: Unrolled.steps", steps, 0)
-        self.steps, self.fields = steps, dict(fields)
-        self.requires = tuple(dict.fromkeys(("observation", "action", *self.fields.values())))
-
-    def __call__(self, rows: Rows) -> Tree:
-        slots, reach = rows.index[..., None], np.zeros(rows.index.shape, np.int64)
-        if self.steps:
-            slots, reach = rows.onward(self.steps)
-        position, reach = np.arange(self.steps + 1), reach[..., None]
-        valid = position <= reach
-        seen = np.take_along_axis(slots, np.minimum(position, reach), -1)
-        acted = np.take_along_axis(slots, np.minimum(position[:-1], np.maximum(reach - 1, 0)), -1)
-        before, begins = rows.where.before(rows.index, 1), rows.step == 0
-        led = np.concatenate([np.where(begins, rows.index, before)[..., None], acted], -1)
-        target = {}
-        for name, field in self.fields.items():
-            if field.partition(".")[0] == "observation":
-                target[name] = rows.stored(field, seen)
-            else:
-                target[name] = map_tree(partial(_begun, begins=torch.from_numpy(begins)), rows.stored(field, led))
-                kept = rows.where.within(np.stack([before, rows.index], -1), np.arange(2))[..., 0]
-                valid[..., 0] &= begins | kept
-        return {
-            "observation": rows.stored("observation", rows.index),
-            "action": rows.stored("action", acted),
-            "valid": torch.from_numpy(valid),
-            "target": target,
-        }
-
-
 class LastOfWindow:
     """One element of a column for each window, [B, …]: the one of the step after its last row, as `Next` has it.
 
@@ -185,13 +138,6 @@ def ahead(rows: Rows, column: str, steps: int) -> tuple[Array, Array]:
     where = rows.where
     bare = ~where.complete[final] & (where.status[where.episode(final)] == CLOSED)
     return slots, reach - bare
-
-
-def _begun(values: Tensor, begins: Tensor) -> Tensor:
-    """Return values [B, R + 1, …] with zeros at the first position of rows with which an episode begins."""
-    values = values.clone()
-    values[begins, 0] = 0
-    return values
 
 
 def _taken(slots: Array, steps: Array) -> Array:

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.algorithms.runs import ROLLOUT
 from torch import nn
 
+import rlrun
 from rlrun.algorithms.model_based.planning import CEM
 from rlrun.algorithms.model_based.predictive import FieldDecoder, Predictive, PredictiveLoss
 from rlrun.core.errors import ConfigError
@@ -26,8 +28,8 @@ FIELDS = {"seen": "observation", "paid": "reward"}
 
 def stored(length=100, steps=4):
     """Return a table of the tracks: observations, and actions and rewards that lead there, are 100 env + position."""
-    columns = {"unrolled": Unrolled(steps=steps, fields=FIELDS)}
-    table = Table(spaces=LINE, num_envs=len(TRACKS), length=length, columns=columns)
+    adaptors = [Unrolled(steps=steps, fields=FIELDS)]
+    table = Table(spaces=LINE, num_envs=len(TRACKS), length=length, adaptors=adaptors)
     for env, track in enumerate(TRACKS):
         for position, kind in enumerate(track):
             here = np.full((1, 1), 100 * env + position, np.float32)
@@ -65,6 +67,31 @@ def test_positions_behind_the_end_of_an_episode_are_clamped_and_masked():
             assert unrolled["target"]["seen"][row, :, 0].tolist() == target
             target[0] *= kind != "F"  # nothing is paid before an episode begins
             assert unrolled["target"]["paid"][row].tolist() == target
+
+
+def test_steps_of_a_rollout_end_with_it():
+    tracks = [track + "M" for track in TRACKS]  # of the newest row the next observation is known, too
+    places = [[at for at, kind in enumerate(track[:-1]) if kind != "L"] for track in tracks]
+    here = torch.tensor(places).float()
+    batch = {
+        "observation": here.unsqueeze(-1),
+        "action": here.unsqueeze(-1) + 1.0,
+        "reward": here + 1.0,
+        "terminated": torch.tensor([[tracks[env][at + 1] == "L" for at in row] for env, row in enumerate(places)]),
+        "truncated": torch.zeros(here.shape, dtype=torch.bool),
+        "valid": torch.ones(here.shape, dtype=torch.bool),
+        "next_observation": here.unsqueeze(-1) + 1.0,
+    }
+    unrolled = Unrolled(steps=4, fields=FIELDS).rollout(batch)["unrolled"]
+    for env, track in enumerate(tracks):
+        for row, start in enumerate(places[env]):
+            action, valid, target = expected(track, start)
+            assert unrolled["action"][env, row, :, 0].tolist() == action
+            assert unrolled["valid"][env, row].tolist() == [row > 0, *valid[1:]]  # what led to the first is not known
+            assert unrolled["target"]["seen"][env, row, :, 0].tolist() == target
+            target[0] = (row > 0) * (track[start] != "F") * start
+            assert unrolled["target"]["paid"][env, row, 1:].tolist() == target[1:]
+            assert row == 0 or unrolled["target"]["paid"][env, row, 0] == target[0]
 
 
 def test_a_reward_that_was_overwritten_does_not_count():
@@ -178,6 +205,12 @@ def test_a_planner_adds_the_rewards_that_are_decoded_from_latents():
         torch.testing.assert_close(value[row], (goes_on * network.decoders["paid"](latents)[..., 0]).sum(1))
     action, _ = planner.advance(observation, planner.initial_state(2), False)
     assert action.shape == (2, 2)
+
+
+def test_rollouts_are_learned_from(tmp_path):
+    overrides = ["algorithm=ppo", "env=mixedaction", "algorithm.batch_size=16", *ROLLOUT, "+with=predictive"]
+    callbacks = rlrun.train(overrides, run_dir=tmp_path / "run").trainer.callbacks
+    assert 0.0 < float(callbacks["predictive"].metrics["predictive/loss_observation"]) < 1.0
 
 
 def test_fields_are_parts_of_observations_choices_and_columns_of_your_own():

@@ -31,6 +31,7 @@ from rlrun.training.metrics import Metric
 
 FLAGS = ("terminated", "truncated")
 RATE = 0.001  # least share of the newest batch in the statistics of targets
+STILL = 1e-10  # a variance up to which targets count as constant
 
 
 class FieldDecoder(nn.Module):
@@ -232,7 +233,7 @@ class Predictive(nn.Module):
 
 
 class PredictiveLoss(LossCallback):
-    """The distance of decoded columns from those of the next steps, of the column `rlrun.memory.Unrolled`."""
+    """The distance of decoded columns from those of the next steps, as `rlrun.memory.Unrolled` finds these."""
 
     network: Predictive
 
@@ -264,14 +265,15 @@ def _explained(name: str, decoder: FieldDecoder, predicted: Tensor, target: Tens
     place = f"predictive/explained_{name}"
     metrics = {place: Metric((predicted, target), _explained_variance, valid)}
     for index in range(target.shape[-1]) if decoder.each else ():
-        metrics[f"{place}/{index}"] = Metric((predicted[..., index], target[..., index]), "explained_variance", valid)
+        number = slice(index, index + 1)
+        metrics[f"{place}/{index}"] = Metric((predicted[..., number], target[..., number]), _explained_variance, valid)
     return metrics
 
 
 def _explained_variance(predicted: Tensor, target: Tensor) -> Tensor:
-    """Return 1 - Var(target - predicted) / Var(target), whose variances are sums of those of all numbers [..., N]."""
-    error, spread = ((value.flatten(0, -2)).var(0).sum() for value in (target - predicted, target))
-    return 1.0 - error / spread.clamp(min=1e-12)
+    """Return 1 - Var(target - predicted) / Var(target), variances summed over numbers [B, N]; 0 of constants."""
+    error, spread = (value.var(0).sum() for value in (target - predicted, target))
+    return torch.where(spread > STILL, 1.0 - error / spread.clamp(min=STILL), 0.0)
 
 
 def _space(spaces: Spaces, field: str) -> Space | None:
