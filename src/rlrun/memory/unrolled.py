@@ -59,8 +59,8 @@ class Unrolled:
             name: rows.stored(field, seen) if _observed(field) else map_tree(begun, rows.stored(field, led))
             for name, field in self.fields.items()
         }
-        observation, action = rows.stored("observation", rows.index), rows.stored("action", acted)
-        return batch | {"unrolled": _column(observation, action, torch.from_numpy(valid), target)}
+        action = rows.stored("action", acted)
+        return batch | {"unrolled": _column(batch["observation"], action, torch.from_numpy(valid), target)}
 
     def rollout(self, batch: Batch) -> Batch:
         """Return a whole rollout [N, T, …] with `unrolled`."""

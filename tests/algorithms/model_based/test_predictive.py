@@ -15,7 +15,8 @@ from rlrun.algorithms.model_based.predictive import FieldDecoder, Predictive, Pr
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Table, Unrolled
-from rlrun.nn import Core, WorldModel
+from rlrun.nn import Core, Critics, SharedFeatures, Trunk, WorldModel
+from rlrun.nn.recurrent import with_state
 
 from .test_planning import box
 
@@ -205,6 +206,22 @@ def test_a_planner_adds_the_rewards_that_are_decoded_from_latents():
         torch.testing.assert_close(value[row], (goes_on * network.decoders["paid"](latents)[..., 0]).sum(1))
     action, _ = planner.advance(observation, planner.initial_state(2), False)
     assert action.shape == (2, 2)
+
+
+@pytest.mark.parametrize("core", [None, "gru"])
+def test_a_shared_encoder_learns_from_observations_with_their_state(core):
+    torch.manual_seed(0)
+    critics = Critics(SPACES, hidden=[4], encoder=partial(Trunk, hidden=[5], core=core, core_size=5))
+    network = Predictive(SPACES, {"reward": REWARD}, steps=3, network=SharedFeatures(critics))
+    assert network.size == 5
+    batch = rows()
+    seen = batch["observation"]
+    if core:
+        seen = with_state(seen, torch.randn(6, 5))
+    assert torch.equal(network.unroll(seen, batch["action"])[:, 0], critics.encode(seen))
+    loss = PredictiveLoss(network, None).loss(batch, seen)[0]
+    layer = critics.encoder.layers[0].weight
+    assert torch.autograd.grad(loss.mean(), [layer])[0].abs().sum() > 0.0
 
 
 def test_rollouts_are_learned_from(tmp_path):

@@ -24,6 +24,7 @@ from rlrun.core.spaces import Composite, Space, Spaces, without_mask
 from rlrun.core.typing import Batch, Tree
 from rlrun.nn.dynamics import Coded, Imagined
 from rlrun.nn.encoders import EncodedMLP, Recipe, flatten, from_recipe
+from rlrun.nn.latent import SharedFeatures
 from rlrun.nn.mlp import MLP, Activation, outputs_of, zeros
 from rlrun.nn.own import Layers
 from rlrun.nn.recurrent import Core
@@ -129,7 +130,8 @@ class Predictive(nn.Module):
         latent: numbers of a latent, Z.
         hidden, activation, output_activation: of the encoder's layers, as `MLP` takes them.
         encoder: of observations below them, as `Encoded` takes it.
-        network: a module of your own in place of encoder and layers, or a recipe of it.
+        network: a module of your own in place of encoder and layers, or a recipe of it; or `SharedFeatures`, the
+            encoder of critics, whose size is that of latents.
         dynamics: a recipe of a recurrent network over actions, as `rlrun.nn.recurrent.Core`, with `size` Z, a
             `state_size`, `step` and calls of windows; it gets `inputs` and `size`, if it takes these. None = a GRU.
         postprocessor: a function or module that makes the features which others see of latents; no gradient reaches
@@ -164,7 +166,11 @@ class Predictive(nn.Module):
         require_at_least("steps", steps, 0)
         self.steps, self.latent, self.coded = steps, latent, Coded(spaces.action)
         options: dict[str, Any] = {"hidden": hidden, "activation": activation, "output_activation": output_activation}
-        self.encoder = EncodedMLP(spaces, latent, encoder=encoder, layers=network, **options)
+        if isinstance(network, SharedFeatures):
+            self.encoder: nn.Module = network
+            self.latent = latent = network.size
+        else:
+            self.encoder = EncodedMLP(spaces, latent, encoder=encoder, layers=network, **options)
         made = {name: recipe(spaces=spaces, inputs=latent) for name, recipe in decoders.items() if recipe is not None}
         if not made:
             raise ConfigError("decoders: without a decoder nothing is learned")
@@ -181,8 +187,10 @@ class Predictive(nn.Module):
             fits = self.dynamics.state_size == latent
             self.begin = nn.Identity() if fits else nn.Linear(latent, self.dynamics.state_size)
         self.postprocessor = postprocessor
-        with torch.no_grad():
-            self.size = self.features(zeros(spaces.observation)).shape[-1]
+        self.size = latent
+        if postprocessor is not None:
+            with torch.no_grad():
+                self.size = self.features(zeros(spaces.observation)).shape[-1]
 
     @property
     def rewards(self) -> bool:
@@ -237,9 +245,11 @@ class PredictiveLoss(LossCallback):
 
     network: Predictive
 
-    def loss(self, unrolled: Batch) -> LossResult:
+    def loss(self, unrolled: Batch, seen: Tree | None = None) -> LossResult:
+        """Return the loss; seen: the first observations as a shared encoder reads them, None = as they are stored."""
         valid = unrolled["valid"].float()  # [..., R + 1]
-        latents = self.network.unroll(unrolled["observation"], unrolled["action"])
+        first = unrolled["observation"] if seen is None else seen
+        latents = self.network.unroll(first, unrolled["action"])
         total: Any = 0.0
         updates: dict[str, Tensor] = {}
         metrics: dict[str, Any] = {}
