@@ -351,3 +351,28 @@ def test_thrusters_have_a_known_answer():
     demonstrated = evaluate(env, PolicyAgent(Thrust()), episodes=400, seed=0).mean_return
     assert -4.0 < demonstrated <= bound + 0.3  # the standard error is 0.12
     assert evaluate(env, RandomAgent(env.spaces.action, seed=0), episodes=400, seed=0).mean_return < -80
+
+
+def test_cartpole_by_a_force_moves_as_gymnasiums_at_full_force():
+    ours, theirs = toys.CartPoleContinuous(), gymnasium.make("CartPole-v1").unwrapped
+    ours.reset(seed=0)
+    theirs.reset(seed=0)
+    theirs.state = tuple(ours.state)
+    for number in range(40):
+        push = int(number % 3 > 0)
+        seen, reward, terminated, _, _ = ours.step(np.array([2.0 * push - 1.0], np.float32))
+        wanted, _, ended, _, _ = theirs.step(push)
+        np.testing.assert_allclose(seen, wanted, rtol=1e-5, atol=1e-6)
+        assert (terminated, reward) == (ended, 0.0 if ended else 1.0)
+        if ended:
+            break
+    assert ended
+
+
+def test_cartpole_by_a_force_can_be_held_to_the_end():
+    env, total, over = toys.CartPoleContinuous(), 0.0, False
+    seen, _ = env.reset(seed=3)
+    while not over:
+        seen, reward, terminated, truncated, _ = env.step(np.sign(seen[2:3] + seen[3:4]))
+        total, over = total + reward, terminated or truncated
+    assert total == 200.0

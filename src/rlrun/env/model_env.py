@@ -18,7 +18,7 @@ class ModelEnv(VectorEnv[Any, Any, Any]):
     """Step imagined envs by a model. Actions are those of policies: numbers in [-1, 1], choices from 0.
 
     Each step of each env is predicted by a member of the elite that is drawn anew (Janner et al. 2019, arXiv
-    1906.08253). Terminations are drawn by their probability. `reset(options={"observation": …, "reset_mask": …})`
+    1906.08253). An episode ends where that is more likely than not. `reset(options={"observation": …, "reset_mask": …})`
     begins episodes from observations [num_envs, …]. Without them, envs begin where the reset before let them begin.
 
     Args:
@@ -88,7 +88,7 @@ class ModelEnv(VectorEnv[Any, Any, Any]):
         self._steps += 1
         terminated = np.zeros(count, np.bool_)
         if step.ended is not None:
-            terminated = self.np_random.random(count) < step.ended.flatten()[place].cpu().numpy()
+            terminated = step.ended.flatten()[place].cpu().numpy() > 0.5
         truncated = ~terminated & (self._steps >= (self.max_steps or np.inf))
         return self._observed(), reward.cpu().numpy(), terminated, truncated, {}
 

@@ -27,6 +27,7 @@ from rlrun.env.toy_spaces import (
 
 __all__ = [
     "Bandit",
+    "CartPoleContinuous",
     "CartPolePixels",
     "Chain",
     "ConstrainedBandit",
@@ -355,3 +356,40 @@ class Road(Toy):
         cos, sin = math.cos(self.heading), math.sin(self.heading)
         relative = (chosen @ np.array([[cos, -sin], [sin, cos]])).astype(np.float32)
         return {"goal": relative[0], "navigation": relative[1:]}
+
+
+class CartPoleContinuous(Toy):
+    """Balance a pole on a cart by a force: Gymnasium's CartPole with action [1] in [-1, 1], times 10 N (mbrl-lib).
+
+    observation: position, velocity, angle, angular velocity. reward: 1 until the cart is 2.4 away or the pole 12
+    degrees from upright. Episodes are truncated after 200 steps.
+
+    Answer: 200. A force of sign(angle + angular velocity) reaches it; random forces have about 25.
+    """
+
+    steps = 200
+    gravity, cart, pole, half_length, force, seconds = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
+    away, tilted = 2.4, math.radians(12.0)
+
+    def __init__(self) -> None:
+        bound = np.array([2.0 * self.away, math.inf, 2.0 * self.tilted, math.inf], np.float32)
+        self.observation_space = Box(-bound, bound, dtype=np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+
+    def begin(self) -> None:
+        self.state = self.np_random.uniform(-0.05, 0.05, 4)
+
+    def act(self, action: Array) -> tuple[float, bool]:
+        position, velocity, angle, spin = self.state
+        sine, cosine = math.sin(angle), math.cos(angle)
+        force = self.force * min(max(float(action[0]), -1.0), 1.0)
+        mass, arm = self.cart + self.pole, self.pole * self.half_length
+        push = (force + arm * spin**2 * sine) / mass
+        turn = (self.gravity * sine - cosine * push) / (self.half_length * (4.0 / 3.0 - self.pole * cosine**2 / mass))
+        moved = push - arm * turn * cosine / mass
+        self.state = self.state + self.seconds * np.array([velocity, moved, spin, turn])
+        fallen = bool(abs(self.state[0]) > self.away or abs(self.state[2]) > self.tilted)
+        return 0.0 if fallen else 1.0, fallen
+
+    def observe(self) -> Array:
+        return self.state.astype(np.float32)
