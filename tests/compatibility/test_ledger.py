@@ -23,7 +23,7 @@ from rlrun.config import compose
 from rlrun.config.interpolation import split
 from rlrun.core.errors import RlrunError, SpaceError
 
-FAMILIES = {"model", "search", "representation", "inference", "imitation", "recurrent", "masks", "options"}
+FAMILIES = {"model", "memory", "search", "representation", "inference", "imitation", "recurrent", "masks", "options"}
 TO_COME = {  # parts of modules' names -> what README says is not here yet
     "alf": {
         **dict.fromkeys(("dynamics", "mbrl", "planning", "predictive", "reward_learning"), "models of the world"),

@@ -380,7 +380,7 @@ class CartPoleContinuous(Toy):
         self.state = self.np_random.uniform(-0.05, 0.05, 4)
 
     def act(self, action: Array) -> tuple[float, bool]:
-        position, velocity, angle, spin = self.state
+        _, velocity, angle, spin = self.state
         sine, cosine = math.sin(angle), math.cos(angle)
         force = self.force * min(max(float(action[0]), -1.0), 1.0)
         mass, arm = self.cart + self.pole, self.pole * self.half_length

@@ -57,7 +57,7 @@ from rlrun.nn.autoencoder import Autoencoder, RegularizedMLP
 from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.critics import Critics, ImplicitCritics, Value
 from rlrun.nn.decoders import Decoder, Deconvolutions, ResNetDecoder, SpatialBroadcast, UNet
-from rlrun.nn.dynamics import Coded, Dynamics, WorldModel
+from rlrun.nn.dynamics import Beyond, Coded, Dynamics, WorldModel
 from rlrun.nn.encoders import DetachedEncoder, Encoded, EncodedMLP, Encoder, ImageEncoder, Trunk, flatten
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.inverse_model import InverseModel
@@ -85,7 +85,7 @@ __all__ += [
     "SquashedGaussian",
 ]
 __all__ += ["StatefulEncoder", "Temperature", "Trunk", "UNet", "Value", "ValueHead"]
-__all__ += ["Coded", "Dynamics", "WorldModel"]
+__all__ += ["Beyond", "Coded", "Dynamics", "WorldModel"]
 __all__ += [
     "flatten",
     "frozen_copy",

@@ -1,6 +1,6 @@
 """Networks that predict what an environment does: the next observation, the reward, and whether the episode ends."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -236,6 +236,21 @@ class WorldModel:
         trees = self.dynamics.observation(state), self.actions.tree(action), self.dynamics.observation(step.state)
         reward = step.reward if self.reward is None else self.reward(*trees)
         return Imagined(step.state, reward, step.ended if self.ended is None else self.ended(*trees).to(reward))
+
+
+class Beyond:
+    """Episodes end where a number of the next observation is further from 0 than its limit: a task's own `ended`.
+
+    Args:
+        limits: index of a number of the observation [..., D] -> its limit.
+    """
+
+    def __init__(self, limits: Mapping[int, float]) -> None:
+        self.limits = {int(index): limit for index, limit in limits.items()}
+
+    def __call__(self, observation: Tree, action: Tree, next_observation: Tree) -> Tensor:
+        over = [next_observation[..., index].abs() > limit for index, limit in self.limits.items()]
+        return torch.stack(over).any(0)
 
 
 class Coded:

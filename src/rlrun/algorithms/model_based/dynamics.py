@@ -15,13 +15,16 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult
+from rlrun.core.errors import DataError, require_at_least
 from rlrun.core.typing import Batch, Tree
 from rlrun.nn.dynamics import Dynamics
 from rlrun.ops.distributions import HALF_LOG_TWO_PI
+from rlrun.training.callback import Callback
 
 STORED = ("observation", "action", "reward", "terminated", "next_observation")
 STATISTICS = ("shift", "scale", "target_shift", "target_scale")
 BOUNDS = 0.01  # weight of the distance between learned bounds of log-variances
+AGO = 4  # tenths of a run between two means that are compared
 RUNNING = 0.2  # share of the newest batch in the running error on held-out rows
 STILL = 1e-10  # a variance up to which numbers count as constant: they are read, and predicted, as their mean
 
@@ -88,6 +91,43 @@ class DynamicsLoss(LossCallback):
             f"{prefix}scale": deviation if prefix else _reciprocal(deviation),
         }
         return {f"network.{name}": value for name, value in new.items()}
+
+
+class LossProgressCheck(Callback):
+    """End a run with an error unless a loss falls.
+
+    Its mean over a tenth of the updates is compared with that of four tenths before.
+
+    Args:
+        loss: that is watched.
+        updates: of it, in all.
+
+    Raises:
+        DataError: at the end of a tenth whose mean is not below that of four tenths before.
+    """
+
+    data_group: str | None = "default"
+
+    def __init__(self, loss: LossCallback, *, updates: int) -> None:
+        require_at_least("updates", updates, 10)
+        self.loss, self.tenth, self.data_group = loss, updates // 10, loss.data_group
+        self.sums: list[float] = []
+        self.count = 0
+
+    def end_batch(self) -> None:
+        if not self.count:
+            self.sums.append(0.0)
+        self.sums[-1] += float(self.loss.store.newest[f"loss/{self.loss.name}"])
+        self.count = (self.count + 1) % self.tenth
+        if not self.count and len(self.sums) > AGO and self.sums[-1] >= self.sums[-1 - AGO]:
+            before, now = (self.sums[place] / self.tenth for place in (-1 - AGO, -1))
+            raise DataError(f"callbacks.{self.name}: loss/{self.loss.name} does not fall: {before:.4g}, then {now:.4g}")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": self.sums, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sums, self.count = [*state["sums"]], state["count"]
 
 
 def _reciprocal(value: Tensor) -> Tensor:

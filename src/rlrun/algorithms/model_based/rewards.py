@@ -1,0 +1,60 @@
+"""Rewards as a network of their own, learned from stored steps beside a model.
+
+    L = ½ (r - r̂(s, a, s'))²
+
+It reads all numbers of a step side by side. Of several rewards L is the mean.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.callbacks.loss import LossCallback, LossResult
+from rlrun.core.spaces import Spaces, without_mask
+from rlrun.core.typing import Batch, Tree
+from rlrun.nn import MLP, Coded
+from rlrun.nn.mlp import Activation
+
+
+class RewardModel(nn.Module):
+    """r̂(s, a, s') of trees of tensors with any leading dimensions [..., …]: [...], or [..., R] of several rewards.
+
+    Args:
+        spaces: of the environment.
+        hidden, activation: of the layers, as `MLP` takes them.
+    """
+
+    def __init__(self, spaces: Spaces, *, hidden: Sequence[int] = (64, 64), activation: Activation = "silu") -> None:
+        super().__init__()
+        self.observations, self.actions = Coded(without_mask(spaces.observation)), Coded(spaces.action)
+        self.several = spaces.rewards > 0
+        inputs = 2 * self.observations.size + self.actions.size
+        self.layers = MLP(inputs, spaces.rewards or 1, hidden=hidden, activation=activation)
+
+    def forward(self, observation: Tree, action: Tree, next_observation: Tree) -> Tensor:
+        before, after = self.observations.numbers(observation), self.observations.numbers(next_observation)
+        reward: Tensor = self.layers(torch.cat((before, self.actions.numbers(action), after), -1))
+        return reward if self.several else reward.squeeze(-1)
+
+
+class RewardLoss(LossCallback):
+    """Half the square of what predicted rewards of stored steps are off."""
+
+    network: RewardModel
+
+    def loss(
+        self,
+        observation: Tree,
+        action: Tree,
+        reward: Tensor,
+        next_observation: Tree,
+        untransformed: Batch | None = None,
+    ) -> LossResult:
+        if untransformed is not None:  # of a memory whose adaptors serve another algorithm
+            observation, action, reward, next_observation = (
+                untransformed[name] for name in ("observation", "action", "reward", "next_observation")
+            )
+        error = (reward - self.network(observation, action, next_observation)).square()
+        error = error.mean(-1) if self.network.several else error
+        return 0.5 * error, {}, {f"model/error_{self.name}": error.mean().sqrt()}
