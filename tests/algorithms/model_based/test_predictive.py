@@ -253,6 +253,10 @@ def test_only_features_pass_the_postprocessor():
     ("options", "message"),
     [
         ({"decoders": {"reward": None}}, "without a decoder"),
+        ({"decoders": {"reward": {"field": "reward"}}}, "decoders.reward: wanted a recipe"),
+        ({"latent": 0}, "latent"),
+        ({"dynamics": partial(nn.Linear, 2, 64)}, "a Linear has no 'size'"),
+        ({"postprocessor": nn.Linear(3, 2)}, "postprocessor: Linear does not fit"),
         ({"decoders": {"cost": partial(FieldDecoder, field="cost")}}, "wants a size"),
         ({"decoders": {"part": partial(FieldDecoder, field="observation.part")}}, "no part 'part'"),
         ({"decoders": {"reward": partial(REWARD, network=partial(nn.Linear, 64, 2))}}, "makes 2 numbers"),

@@ -25,7 +25,7 @@ from rlrun.core.typing import Batch, Tree
 from rlrun.nn.dynamics import Coded, Imagined
 from rlrun.nn.encoders import EncodedMLP, Recipe, flatten, from_recipe
 from rlrun.nn.latent import SharedFeatures
-from rlrun.nn.mlp import MLP, Activation, outputs_of, zeros
+from rlrun.nn.mlp import MLP, Activation, outputs_of
 from rlrun.nn.own import Layers
 from rlrun.nn.recurrent import Core
 from rlrun.training.metrics import Metric
@@ -164,6 +164,7 @@ class Predictive(nn.Module):
     ) -> None:
         super().__init__()
         require_at_least("steps", steps, 0)
+        require_at_least("latent", latent, 1)
         self.steps, self.latent, self.coded = steps, latent, Coded(spaces.action)
         options: dict[str, Any] = {"hidden": hidden, "activation": activation, "output_activation": output_activation}
         if isinstance(network, SharedFeatures):
@@ -171,26 +172,35 @@ class Predictive(nn.Module):
             self.latent = latent = network.size
         else:
             self.encoder = EncodedMLP(spaces, latent, encoder=encoder, layers=network, **options)
-        made = {name: recipe(spaces=spaces, inputs=latent) for name, recipe in decoders.items() if recipe is not None}
-        if not made:
+        recipes = {name: recipe for name, recipe in (decoders or {}).items() if recipe is not None}
+        if not recipes:
             raise ConfigError("decoders: without a decoder nothing is learned")
+        for name, recipe in recipes.items():
+            if not callable(recipe):
+                example = f"{{_target_: {__name__}.FieldDecoder, _partial_: true, field: reward}}"
+                raise ConfigError(f"decoders.{name}: wanted a recipe, such as {example}, got {recipe!r}")
+        made = {name: recipe(spaces=spaces, inputs=latent) for name, recipe in recipes.items()}
         self.decoders: Any = nn.ModuleDict(made)
         self.fields = {name: decoder.field for name, decoder in made.items()}
         by_field = {field: name for name, field in self.fields.items()}
         self.reward, self.end = by_field.get("reward"), by_field.get("terminated")
         self.dynamics: Any = None
         if steps:
-            recipe = partial(Core, "gru") if dynamics is None else dynamics
-            self.dynamics = from_recipe(recipe, inputs=self.coded.size, size=latent)
+            self.dynamics = from_recipe(dynamics or partial(Core, "gru"), inputs=self.coded.size, size=latent)
+            for name in ("size", "state_size", "step"):
+                if not hasattr(self.dynamics, name):
+                    kind = type(self.dynamics).__name__
+                    raise ConfigError(f"dynamics: a {kind} has no '{name}'; rlrun.nn.Core has what is wanted")
             if self.dynamics.size != latent:
                 raise ConfigError(f"dynamics: wanted a size of {latent}, that of a latent; got {self.dynamics.size}")
             fits = self.dynamics.state_size == latent
             self.begin = nn.Identity() if fits else nn.Linear(latent, self.dynamics.state_size)
         self.postprocessor = postprocessor
         self.size = latent
-        if postprocessor is not None:
-            with torch.no_grad():
-                self.size = self.features(zeros(spaces.observation)).shape[-1]
+        if isinstance(postprocessor, nn.Module):
+            self.size = outputs_of(postprocessor, torch.zeros(2, latent), place="postprocessor")
+        elif postprocessor is not None:
+            self.size = postprocessor(torch.zeros(2, latent)).shape[-1]
 
     @property
     def rewards(self) -> bool:
