@@ -10,11 +10,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks import claims, claims_of_latents, claims_of_particles, claims_of_pixels
+from benchmarks import claims, claims_of_latents, claims_of_models, claims_of_particles, claims_of_pixels
 from benchmarks.claims import Claim, fresh_return
 from benchmarks.process import Failed
 
-CLAIMS = claims.CLAIMS | claims_of_particles.CLAIMS | claims_of_pixels.CLAIMS | claims_of_latents.CLAIMS
+CLAIMS = (
+    claims.CLAIMS
+    | claims_of_models.CLAIMS
+    | claims_of_particles.CLAIMS
+    | claims_of_pixels.CLAIMS
+    | claims_of_latents.CLAIMS
+)
 
 
 def measure(
