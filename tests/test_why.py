@@ -45,6 +45,14 @@ ROLLOUT = {
         }
     },
 }
+IMAGINING = {**REPLAY, "imagination": {"length": 5, "model": {"epochs": 8}}}
+PLANNING = {
+    "algorithm": {"plan": {"horizon": 15}, "epochs": 5},
+    "stop": {"env_steps": 10_000},
+    "num_envs": 1,
+    "env": {"id": "Pendulum-v1"},
+    "callbacks": {},
+}
 SWINGS = {  # SAC on a pendulum, learning
     "episode/count": (5, 50),
     "episode/return": (-1_400, -300),
@@ -170,7 +178,19 @@ def divided(series=None, keys=None, **options):
     return diagnose(facts(changed(SLOTS, keys or {}), {"monet/slots": 3.0, **(series or {})}, **options))
 
 
+def imagining(series=None, keys=None, **options):
+    seen = {"model/error_held": 0.1, "model/error_model": 0.09, "imagination/outside": 0.0}
+    return diagnose(facts(changed(IMAGINING, keys or {}), {**SWINGS, **seen, **(series or {})}, **options))
+
+
+def planning(series=None, keys=None, **options):
+    seen = {"model/error_held": 0.1, "model/error_model": 0.09, "plan/at_bounds": 0.5}
+    return diagnose(facts(changed(PLANNING, keys or {}), {**seen, **(series or {})}, **options))
+
+
 COMMANDS = {
+    imagining: ["algorithm=mbpo", "env=pendulum"],
+    planning: ["algorithm=mbrl", "env=pendulum"],
     replay: ["algorithm=sac", "env=pendulum"],
     rollout: ["algorithm=ppo", "env=cartpole"],
     normalized: ["algorithm=ppo", "env=cartpole", "+with=observation_norm"],
@@ -214,6 +234,9 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
     ),
     "time limit reported as termination": (replay, {"episode/truncated": 0}, {}, "truncated in place of terminated"),
     "drifted normalizer": (normalized, {"observation/size": 8}, {}, "normalizers.observation.mode=em"),
+    "model overfits": (imagining, {"model/error_held": (0.1, 0.5)}, {}, "imagination.model.epochs=4"),
+    "imagined states leave the data": (imagining, {"imagination/outside": 0.3}, {}, "imagination.length=1"),
+    "plan at its bounds": (planning, {"plan/at_bounds": 0.99}, {}, "algorithm.plan.horizon=30"),
     "scale of observations": (rollout, {"observation/size": 5_000}, {}, "+with=observation_norm"),
     "gradients clipped to nothing": (rollout, {}, {"algorithm.max_grad_norm": 1e-8}, "algorithm.max_grad_norm=0.5"),
     "weight of entropy": (
@@ -287,6 +310,9 @@ HEALTHY = {  # rule: metrics and keys just beside
     "scale of rewards": ({"episode/return": (-14_000, -12_000), "batch/reward": -70}, {}),
     "time limit reported as termination": ({"episode/truncated": 0, "episode/length": (120, 190)}, {}),
     "drifted normalizer": ({"observation/size": 2}, {}),
+    "model overfits": ({"model/error_held": (0.1, 0.15)}, {}),
+    "imagined states leave the data": ({"imagination/outside": 0.01}, {}),
+    "plan at its bounds": ({"plan/at_bounds": 0.8}, {}),
     "scale of observations": ({"observation/size": 30}, {}),
     "gradients clipped to nothing": ({"grad_norm/ppo": 60}, {"algorithm.max_grad_norm": 0.05}),
     "weight of entropy": ({"entropy/continuous": (0.6, -2.5), "temperature/continuous": 0.02}, {}),

@@ -185,6 +185,11 @@ class PolicyAgent(Agent):
         if not self._gives_log_prob:
             self.outputs, self._gives_log_prob = (*self.outputs, "log_prob"), True
 
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Those of a policy that has some."""
+        return getattr(self.policy, "metrics", {})
+
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
         """Return an action and the state after it, all trees of tensors; this is exported."""
         if not self.recurrent:

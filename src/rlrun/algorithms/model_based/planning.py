@@ -25,6 +25,7 @@ from rlrun.ops.distributions import ROOT_HALF, normal_like
 
 PROPAGATIONS = ("ts_inf", "ts1", "mean")
 Bound = float | Sequence[float]
+NEAR = 0.9  # share of the way from the middle of the bounds to one of them
 TIED = 1e-5  # difference of two returns, relative to their size, up to which they count as equal
 
 
@@ -87,6 +88,7 @@ class Planner(nn.Module):
         self.model, self.horizon, self.population, self.iterations = model, horizon, population, iterations
         self.particles, self.propagation, self.discount, self.cost = particles, propagation, discount, cost
         self.random = random
+        self.newest: Tensor | None = None  # plans [B, H, A] of the newest step
         size = spaces.action.size
         for name, bound in {"low": low, "high": high}.items():
             numbers: Tensor = torch.as_tensor(bound, dtype=torch.float32)
@@ -125,10 +127,20 @@ class Planner(nn.Module):
         """Return the first action of the best plan, and the plans [B, H · A] for the next step."""
         plan = self.search(self.model.dynamics.numbers(observation), self._plan(state), explore)
         action = plan[:, 0]
+        if explore:
+            self.newest = plan
         if explore and self.random:
             chance, uniform = _even(normal_like(action[:, :1])), _even(normal_like(action))
             action = torch.where(chance < self.random, torch.lerp(self.low, self.high, uniform), action)
         return self.model.dynamics.coded.tree(action), self.after(observation, plan.flatten(1))
+
+    @property
+    def metrics(self) -> dict[str, Tensor]:
+        """The share of planned numbers that lie within a tenth of a bound, in the newest step."""
+        if self.newest is None:
+            return {}
+        middle, half = 0.5 * (self.high + self.low), 0.5 * (self.high - self.low)
+        return {"plan/at_bounds": (((self.newest - middle) / half).abs() > NEAR).float().mean()}
 
     @abstractmethod
     def search(self, state: Tensor, plan: Tensor, explore: bool) -> Tensor:
