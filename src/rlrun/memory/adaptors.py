@@ -305,7 +305,8 @@ class Untransformed:
         self.requires = self.names = tuple(names)
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
-        return batch | {"untransformed": {name: batch[name] for name in self.names}}  # nobody writes into a tensor
+        stored = {name: batch[name] for name in self.names}  # nobody writes into a tensor
+        return batch | {"untransformed": batch.get("untransformed", {}) | stored}  # of several such adaptors: all names
 
 
 class Select:

@@ -27,6 +27,9 @@ STAMP = "stamps of slots"  # the column of the index; no name of one of the stor
 class Recorder:
     """Writes rows to the slots of the index, and notifies sampler and ejector."""
 
+    length: int
+    grows = False  # True: a part calls `resize`, so a saved table may be larger
+
     def __init__(
         self,
         columns: Sequence[Column],
@@ -209,6 +212,7 @@ class Recorder:
         for part in self.storage.sparse.values():
             part.resize(before - index.written)
         self.sampler.moved(old, new)
+        self.length = length
 
     def state_dict(self) -> dict[str, Any]:
         """Return rows, sampler and ejector without slots that were never written; a full table shares its memory."""
@@ -251,6 +255,8 @@ class Recorder:
                 f"memory: the saved table is of another kind or has other tags: {', '.join(sorted(missing))}"
             )
         self.storage.check_state(state["columns"])
+        if self.grows and (more := state["index"]["size"] - self.index.num_envs) > self.length:
+            self.resize(more)
         self.index.require_size(state["index"])
 
     def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:

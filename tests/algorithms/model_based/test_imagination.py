@@ -8,9 +8,9 @@ from torch import nn
 
 import rlrun
 from rlrun.algorithms.model_based.imagination import Imagination
-from rlrun.core.errors import ConfigError, RequestError
+from rlrun.core.errors import ConfigError, RequestError, SpaceError
 from rlrun.core.schedules import Linear
-from rlrun.core.spaces import Spaces
+from rlrun.core.spaces import Composite, Spaces
 from rlrun.env import ModelEnv
 from rlrun.memory import Mix, Table
 from rlrun.nn import Dynamics, WorldModel
@@ -173,3 +173,52 @@ def test_any_algorithm_of_replay_learns_from_imagined_rows(algorithm, tmp_path):
     table = mixed.parts[0].table
     assert len(table) >= 24
     assert {part.name: part.weight for part in mixed.parts} == {"imagined": 950_000, "own": 50_000}
+
+
+LENGTHS = "imagination.length={_target_: rlrun.core.schedules.Linear, first: 1, last: 3, steps: 100}"
+SMALL = ["preset=null", "algorithm.hidden=[8]", "algorithm.warmup_steps=40", "algorithm.batch_size=20", "logger=[]"]
+SMALL += ["imagination.episodes=8", "imagination.model.hidden=[8]", "imagination.model.every=20", "evaluation.every=0"]
+
+
+def test_a_resumed_run_equals_the_one_that_never_stopped(tmp_path):
+    overrides = ["algorithm=td3", "env=pendulum", "+with=imagination", LENGTHS, *SMALL]
+    through = rlrun.train([*overrides, "stop.env_steps=120"], run_dir=tmp_path / "through")
+    rlrun.train([*overrides, "stop.env_steps=80"], run_dir=tmp_path / "stopped")
+    resumed = rlrun.resume(tmp_path / "stopped", ["stop.env_steps=120"])
+    rows = [run.trainer.loader.parts["default"].table.sample(200) for run in (through, resumed)]
+    assert all(torch.equal(rows[0][name], rows[1][name]) for name in ("observation", "action", "reward"))
+
+
+def test_adaptors_do_not_learn_from_imagined_rows():
+    shown = []
+    table = Table(length=10, num_envs=10, spaces=SPACES)
+    table._observers = (shown.append,)
+    part = Imagination(model(), Agent(), table, SPACES, length=2, after=0)
+    part.begin_batch(torch.ones(10, 2), 0)
+    assert (len(table), shown) == (20, [])
+
+
+def test_returns_and_columns_of_a_users_own_stand_beside_imagination(tmp_path):
+    additions = "+with=[imagination,untransformed,return_norm]"
+    overrides = ["algorithm=td3", "env=pendulum", additions, "stop.env_steps=60", *SMALL]
+    trainer = rlrun.train(overrides, run_dir=tmp_path / "run").trainer
+    imagined, own = trainer.loader.parts["default"].table.tables
+    assert len(imagined) >= 8
+    assert {*own.sample(2)["untransformed"]} == {"observation", "action", "reward", "terminated", "next_observation"}
+
+
+@pytest.mark.parametrize(("length", "error"), [(0, ConfigError), (Linear(0, 5, 10), ConfigError)])
+def test_episodes_have_a_step(length, error):
+    with pytest.raises(error, match="length must be at least 1, not 0"):
+        imagined(length)
+
+
+def test_action_masks_and_agents_with_a_state_are_refused():
+    masked = Spaces(Composite({"action_mask": box(2), "place": box(2)}), SPACES.action)
+    table = Table(length=10, num_envs=10, spaces=SPACES)
+    with pytest.raises(SpaceError, match="a model predicts no action mask"):
+        Imagination(model(), Agent(), table, masked)
+    agent = Agent()
+    agent.initial_state = lambda count: np.zeros((count, 1))
+    with pytest.raises(ConfigError, match="an agent with a state"):
+        Imagination(model(), agent, table, SPACES)

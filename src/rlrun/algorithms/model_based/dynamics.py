@@ -47,7 +47,7 @@ class DynamicsLoss(LossCallback):
         untransformed: Batch | None = None,
     ) -> LossResult:
         network = self.network
-        if untransformed is not None:  # of a memory whose adaptors serve another algorithm
+        if untransformed and untransformed.keys() >= {*STORED}:  # of a memory whose adaptors serve another algorithm
             observation, action, reward, terminated, next_observation = (untransformed[name] for name in STORED)
         state, after = network.numbers(observation), network.numbers(next_observation)
         inputs = network.inputs(state, network.coded.numbers(action))

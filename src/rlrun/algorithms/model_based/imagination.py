@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from rlrun.collect.agents import Agent, initial_state
-from rlrun.core.errors import ConfigError, require_at_least
+from rlrun.core.errors import ConfigError, SpaceError, require_at_least
 from rlrun.core.schedules import Schedule, as_schedule
-from rlrun.core.spaces import Spaces, map_tree, take_rows
+from rlrun.core.spaces import ACTION_MASK, Spaces, leaves, map_tree, take_rows
 from rlrun.core.typing import Batch, Tree
 from rlrun.env.model_env import ModelEnv
 from rlrun.env.spaces import empty
@@ -41,7 +41,8 @@ class Imagination(Callback):
         data_group: name of the batches whose observations episodes begin from.
 
     Raises:
-        ConfigError: the agent has a recurrent state, or a number is out of range.
+        SpaceError: observations have an action mask.
+        ConfigError: the agent has a state, or a number is out of range.
     """
 
     def __init__(
@@ -58,10 +59,14 @@ class Imagination(Callback):
         data_group: str = "imagination",
     ) -> None:
         require_at_least("keep", keep, 1)
+        if ACTION_MASK in dict(leaves(spaces.observation)):
+            raise SpaceError("imagination: a model predicts no action mask, and the agent needs one at each step")
         if initial_state(agent, 1) is not None:
-            raise ConfigError("imagination: a recurrent policy cannot begin in the middle of an episode")
+            raise ConfigError("imagination: an agent with a state, as of a recurrent policy, cannot begin within an episode")
         self.model, self.agent, self.table, self.keep, self.after = model, agent, table, keep, after
+        table.grows = True
         self.length, self.data_group = as_schedule(length), data_group
+        require_at_least("length", self.length(0), 1)
         self.env = ModelEnv(model, spaces, table.index.num_envs)
         self.env.reset(seed=seed, options={"observation": empty(spaces.observation, 1)})
         self.outputs = tuple(name for name in agent.outputs if name in table.names())
@@ -74,7 +79,6 @@ class Imagination(Callback):
         envs = self.env.num_envs
         if (wanted := self.keep * envs * (length + 1)) > self.table.length:
             self.table.resize(wanted)
-            self.table.length = wanted
         stored = observation if untransformed is None else untransformed["observation"]
         at, _ = self.env.reset(options={"observation": map_tree(lambda leaf: leaf.cpu().numpy(), stored)})
         alive = np.arange(envs)
@@ -88,7 +92,8 @@ class Imagination(Callback):
                 "reward": reward,
             }
             row |= {"terminated": terminated, "truncated": truncated}
-            self.table.add(None if len(alive) == envs else alive, take_rows(row, alive))
+            with self.table.unobserved():  # adaptors learn from the rewards and observations of the environment
+                self.table.add(None if len(alive) == envs else alive, take_rows(row, alive))
             rewards.append(reward[alive])
             ended = alive[(terminated | truncated)[alive]]
             if len(ended):

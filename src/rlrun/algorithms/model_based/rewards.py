@@ -17,6 +17,9 @@ from rlrun.nn import MLP, Coded
 from rlrun.nn.mlp import Activation
 
 
+STORED = ("observation", "action", "reward", "next_observation")
+
+
 class RewardModel(nn.Module):
     """r̂(s, a, s') of trees of tensors with any leading dimensions [..., …]: [...], or [..., R] of several rewards.
 
@@ -51,10 +54,8 @@ class RewardLoss(LossCallback):
         next_observation: Tree,
         untransformed: Batch | None = None,
     ) -> LossResult:
-        if untransformed is not None:  # of a memory whose adaptors serve another algorithm
-            observation, action, reward, next_observation = (
-                untransformed[name] for name in ("observation", "action", "reward", "next_observation")
-            )
+        if untransformed and untransformed.keys() >= {*STORED}:  # of a memory whose adaptors serve another algorithm
+            observation, action, reward, next_observation = (untransformed[name] for name in STORED)
         error = (reward - self.network(observation, action, next_observation)).square()
         error = error.mean(-1) if self.network.several else error
         return 0.5 * error, {}, {f"model/error_{self.name}": error.mean().sqrt()}
