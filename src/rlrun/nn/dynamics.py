@@ -227,6 +227,20 @@ class WorldModel:
             raise ConfigError("reward: the dynamics predict none, so a function or a model of it is wanted")
         self.dynamics, self.reward, self.ended = dynamics, reward, ended
         self.actions = dynamics.coded
+        for name, function in {"reward": reward, "ended": ended}.items():
+            if function is not None:
+                self._check(name, function)
+
+    def _check(self, name: str, function: Function) -> None:
+        """Refuse a function that does not give one number a step, which would be broadcast."""
+        size = (2, 3)
+        state, action = (self.dynamics.shift.new_zeros(*size, part.size) for part in (self.dynamics, self.actions))
+        observation = self.dynamics.observation(state)
+        with torch.no_grad():
+            given = function(observation, self.actions.tree(action), observation)
+        shape = [*given.shape] if isinstance(given, Tensor) else given
+        if shape != [*size]:
+            raise ConfigError(f"{name}: of steps {[*size]} wanted one number each, {[*size]}; got {shape}")
 
     def step(self, state: Tensor, action: Tensor, predictor: Members, noise: Tensor | None = None) -> Imagined:
         """Return what is predicted of states and actions as numbers; see `Dynamics.step`."""

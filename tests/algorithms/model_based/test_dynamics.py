@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributions import Normal
 
 from rlrun.algorithms.model_based.dynamics import DynamicsLoss
+from rlrun.algorithms.model_based.rewards import RewardLoss, RewardModel
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.nn import Dynamics, WorldModel
@@ -177,3 +178,22 @@ def test_a_known_noise_is_learned():
     assert deviation.mean().item() == pytest.approx(0.3, rel=0.1)
     error = (network.step(state, action, network.predictor()).state - state - action).square().mean().sqrt().item()
     assert error < 0.1 < math.inf
+
+
+@pytest.mark.parametrize("name", ["reward", "ended"])
+@pytest.mark.parametrize(
+    ("function", "shape"), [(lambda o, a, n: o[..., :1], "[2, 3, 1]"), (lambda o, a, n: o, "[2, 3, 3]")]
+)
+def test_functions_of_a_task_give_one_number_a_step(name, function, shape):
+    with pytest.raises(ConfigError) as raised:
+        WorldModel(Dynamics(SPACES, hidden=[8], elites=None), **{name: function})
+    assert str(raised.value) == f"{name}: of steps [2, 3] wanted one number each, [2, 3]; got {shape}"
+
+
+@pytest.mark.parametrize("loss", [DynamicsLoss, RewardLoss])
+def test_columns_that_another_part_wants_untransformed_do_not_replace_the_batch(loss):
+    network = Dynamics(SPACES, hidden=[8], elites=None) if loss is DynamicsLoss else RewardModel(SPACES)
+    rows = batch()
+    given = {name: rows[name] for name in rows if name != "terminated" or loss is DynamicsLoss}
+    elements = loss(network, adam).loss(**given, untransformed={"observation": rows["observation"] + 1.0})[0]
+    assert torch.equal(elements, loss(network, adam).loss(**given)[0])

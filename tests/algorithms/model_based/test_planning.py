@@ -121,6 +121,22 @@ def test_particles_stay_with_their_member_or_change_it():
     assert -6.0 < returns["ts1"] < -3.0
 
 
+def test_a_cost_reads_the_path_of_each_particle():
+    """Each path begins at 0 and moves by 1 or -1 at a time, also where particles change members."""
+    spaces, slopes, seen = Spaces(box(1, 10.0), box(1)), iter([1.0, -1.0]), []
+    model = model_of(spaces, members=2, network=lambda inputs, outputs: Line(inputs, outputs, next(slopes)))
+
+    def cost(states, actions):
+        seen.append(states.diff(dim=-2).abs())
+        return states.sum((-1, -2))
+
+    planner = CEM(spaces, model, horizon=4, population=2, elite=2, propagation="ts1", cost=cost)
+    torch.manual_seed(0)
+    for _ in range(10):
+        planner.evaluator(torch.zeros(1, 1), True)(torch.ones(1, 1, 4, 1))
+    torch.testing.assert_close(torch.stack(seen), torch.ones(10, *seen[0].shape))
+
+
 def test_choices_are_planned():
     spaces = Spaces(box(1, 10.0), Composite({"push": Discrete(3), "force": box(1)}))
 

@@ -62,7 +62,9 @@ class Imagination(Callback):
         if ACTION_MASK in dict(leaves(spaces.observation)):
             raise SpaceError("imagination: a model predicts no action mask, and the agent needs one at each step")
         if initial_state(agent, 1) is not None:
-            raise ConfigError("imagination: an agent with a state, as of a recurrent policy, cannot begin within an episode")
+            raise ConfigError(
+                "imagination: an agent with a state, such as a recurrent one, cannot begin within an episode"
+            )
         self.model, self.agent, self.table, self.keep, self.after = model, agent, table, keep, after
         table.grows = True
         self.length, self.data_group = as_schedule(length), data_group

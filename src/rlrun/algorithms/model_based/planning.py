@@ -171,6 +171,7 @@ class Planner(nn.Module):
                 at = step.state
                 if switches:
                     at, weight = at[order[time]], weight[order[time]]
+                    visited = [states[order[time]] for states in visited]  # a cost reads the path of each particle
                 visited.append(at)
             if self.cost is not None:
                 total = -self.cost(torch.stack(visited, -2), actions.transpose(1, 2).expand(*lead, -1, -1))

@@ -16,7 +16,6 @@ from rlrun.core.typing import Batch, Tree
 from rlrun.nn import MLP, Coded
 from rlrun.nn.mlp import Activation
 
-
 STORED = ("observation", "action", "reward", "next_observation")
 
 
