@@ -233,3 +233,13 @@ def test_negative_weights_are_refused(name):
 def test_data_without_images_are_refused():
     with pytest.raises(ConfigError, match="there is none"):
         MONet({"label": space(8, 9)})
+
+
+def test_the_bias_of_all_masks_has_no_gradient():
+    """It changes no mask, so any gradient would be rounding errors, which Adam follows."""
+    part = network()
+    MONetLoss(part, None).loss(images(8, 9, 3))[0].sum().backward()
+    (gradient,) = [value.grad for name, value in part.decoder.named_parameters() if "parametrizations" in name]
+    assert gradient.shape == (4,)
+    assert gradient[-1] == 0.0
+    assert (gradient[:-1] != 0.0).all()

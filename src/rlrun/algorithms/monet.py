@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from rlrun import ops
 from rlrun.callbacks import SquaredError
@@ -42,6 +43,16 @@ class SlotEncoder(EncodedMLP):
     def noise(self, count: int) -> Tensor:
         """Draw inputs [count, C + 1, H, W] for `rlrun export-onnx`: data have no masks."""
         return torch.rand(count, *self.observed.shape)  # type: ignore[union-attr]
+
+
+class WithoutLast(nn.Module):
+    """Numbers [C + 1] of which the last has no gradient.
+
+    A bias of all slots' logits changes no mask. Its gradient is rounding errors, which Adam would follow.
+    """
+
+    def forward(self, bias: Tensor) -> Tensor:
+        return torch.cat((bias[:-1], bias[-1:].detach()))
 
 
 class MONet(nn.Module):
@@ -106,6 +117,9 @@ class MONet(nn.Module):
         seen = Box(with_mask, np.zeros(with_mask), np.ones(with_mask), layout="channels_first")
         self.encoder = SlotEncoder(seen, outputs=2 * latent, hidden=hidden, encoder=encoder)
         self.decoder = Decoder(seen, latent, hidden=[*reversed(hidden)], network=decoder)
+        *_, last = (layer for layer in self.decoder.modules() if getattr(layer, "bias", None) is not None)
+        if last.bias.shape == (channels + 1,):
+            parametrize.register_parametrization(last, "bias", WithoutLast())
         deviations = torch.tensor([background_deviation, *[deviation] * (slots - 1)])
         self.register_buffer("deviation", deviations, persistent=False)
 
