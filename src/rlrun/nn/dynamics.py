@@ -13,7 +13,7 @@ from rlrun.core.spaces import Box, Discrete, Leaf, MultiDiscrete, Space, Spaces,
 from rlrun.core.typing import Tree
 from rlrun.nn.encoders import Recipe, flatten, from_recipe
 from rlrun.nn.ensemble import Ensemble
-from rlrun.nn.mlp import MLP, Activation
+from rlrun.nn.mlp import MLP, Activation, outputs_of
 from rlrun.ops.distributions import one_hot
 
 Function = Callable[..., Tensor]
@@ -119,6 +119,9 @@ class Dynamics(nn.Module):
             recipe = network or MLP  # for one member, plain products take half the time of batched ones
             made = (from_recipe(recipe, inputs=inputs, outputs=outputs, **options) for _ in range(members))
             self.network = nn.ModuleList(made)
+            for member in self.network:
+                if (width := outputs_of(member, torch.zeros(2, inputs))) != outputs:
+                    raise ConfigError(f"network: wanted {outputs} numbers of {inputs}, got {width}")
         bounds = torch.tensor(log_variance).unsqueeze(-1).expand(2, count).clone()  # lowest and highest [K]
         if learned_bounds and not deterministic:
             self.bounds = nn.Parameter(bounds)

@@ -5,10 +5,13 @@ import pytest
 import torch
 from torch import nn
 
+from rlrun.algorithms.model_based.imagination import Imagination
 from rlrun.algorithms.model_based.planning import CEM, MPPI, RandomShooting
+from rlrun.collect import PolicyAgent
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
-from rlrun.nn import Dynamics, WorldModel
+from rlrun.memory import Table
+from rlrun.nn import DeterministicPolicy, Dynamics, WorldModel
 
 
 def box(count, bound=1.0):
@@ -156,8 +159,48 @@ def test_choices_are_planned():
         ({"low": 1.0}, "low: wanted bounds below high"),
         ({"horizon": 0}, "horizon"),
         ({"propagation": "ts2"}, "propagation"),
+        ({"random": 2}, "random: wanted a number from 0 to 1, got 2"),
+        ({"discount": -1.0}, "discount: wanted a number from 0 to 1, got -1.0"),
+        ({"tau": 9.0}, "tau: wanted a number from 0 to 1, got 9.0"),
+        ({"variance": 0.0}, "variance: wanted a number above 0, got 0.0"),
     ],
 )
 def test_settings_without_meaning_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         CEM(SPACES, model_of(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, "temperature: wanted a number above 0, got 0.0"),
+        ({"deviation": -1.0}, "deviation: wanted a number above 0, got -1.0"),
+        ({"smoothing": 2.0}, "smoothing: wanted a number from 0 to 1, got 2.0"),
+        ({"population": 1}, "population must be at least 2, not 1"),
+    ],
+)
+def test_settings_of_mppi_without_meaning_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        MPPI(SPACES, model_of(), **options)
+
+
+class Normed(nn.Sequential):
+    def __init__(self, inputs, outputs, more=0):
+        super().__init__(nn.BatchNorm1d(inputs), nn.Linear(inputs, outputs + more))
+
+
+def test_a_network_of_ones_own_has_the_width_of_the_predictions():
+    with pytest.raises(ConfigError, match="network: wanted 4 numbers of 4, got 5"):
+        model_of(network=lambda inputs, outputs: Normed(inputs, outputs, 1))
+
+
+def test_acting_leaves_batch_statistics_as_they_are():
+    """Neither planning nor imagined steps move them, or depend on which rows are side by side."""
+    model = model_of(network=Normed)
+    before = {name: value.clone() for name, value in model.dynamics.state_dict().items()}
+    agent = PolicyAgent(CEM(SPACES, model, horizon=2, population=20, elite=5))
+    agent(np.ones((3, 2), np.float32), agent.initial_state(3), explore=False)
+    table = Table(length=4, num_envs=4, spaces=SPACES)
+    acting = PolicyAgent(DeterministicPolicy(SPACES, hidden=[4]))
+    Imagination(model, acting, table, SPACES, length=2, after=0).begin_batch(torch.randn(4, 2), 0)
+    assert all(torch.equal(value, before[name]) for name, value in model.dynamics.state_dict().items())

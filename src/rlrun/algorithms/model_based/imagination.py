@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.collect.agents import Agent, initial_state
+from rlrun.collect.modes import evaluating, modal_parts
 from rlrun.core.errors import ConfigError, SpaceError, require_at_least
 from rlrun.core.schedules import Schedule, as_schedule
 from rlrun.core.spaces import ACTION_MASK, Spaces, leaves, map_tree, take_rows
@@ -67,6 +68,7 @@ class Imagination(Callback):
             )
         self.model, self.agent, self.table, self.keep, self.after = model, agent, table, keep, after
         table.grows = True
+        self.modal = modal_parts(model.dynamics)
         self.length, self.data_group = as_schedule(length), data_group
         require_at_least("length", self.length(0), 1)
         self.env = ModelEnv(model, spaces, table.index.num_envs)
@@ -87,7 +89,8 @@ class Imagination(Callback):
         rewards = []
         for number in range(1, length + 1):
             response = self.agent(at)
-            after, reward, terminated, _, _ = self.env.step(response["action"])
+            with evaluating(self.modal):
+                after, reward, terminated, _, _ = self.env.step(response["action"])
             truncated = ~terminated & (number == length)
             row: dict[str, Any] = {name: response[name] for name in self.outputs} | {
                 "observation": at,

@@ -87,7 +87,9 @@ class Planner(nn.Module):
             require_at_least(name, number, 1)
         self.model, self.horizon, self.population, self.iterations = model, horizon, population, iterations
         self.particles, self.propagation, self.discount, self.cost = particles, propagation, discount, cost
+        _require_shares(random=random, discount=discount)
         self.random = random
+        self._borrowed = (model.dynamics,)  # in a tuple: its parameters are not the planner's
         self.newest: Tensor | None = None  # plans [B, H, A] of the newest step
         size = spaces.action.size
         for name, bound in {"low": low, "high": high}.items():
@@ -227,6 +229,9 @@ class CEM(Planner):
         super().__init__(spaces, model, iterations=iterations, **options)
         if not 2 <= elite <= self.population:
             raise ConfigError(f"elite: wanted a number from 2 to population={self.population}, got {elite}")
+        _require_shares(tau=tau)
+        if variance is not None:
+            _require_positive(variance=variance)
         self.elite, self.tau, self.epsilon, self.variance = elite, tau, epsilon, variance
 
     def search(self, state: Tensor, plan: Tensor, explore: bool) -> Tensor:
@@ -273,6 +278,9 @@ class MPPI(Planner):
         **options: Any,
     ) -> None:
         super().__init__(spaces, model, iterations=iterations, **options)
+        require_at_least("population", self.population, 2)
+        _require_positive(temperature=temperature, deviation=deviation)
+        _require_shares(smoothing=smoothing)
         self.temperature, self.deviation, self.smoothing = temperature, deviation, smoothing
 
     def search(self, state: Tensor, plan: Tensor, explore: bool) -> Tensor:
@@ -289,6 +297,18 @@ class MPPI(Planner):
             weight = (value / self.temperature).softmax(1)
             plan = torch.einsum("bp,bpha->bha", weight, sequences)
         return plan
+
+
+def _require_shares(**settings: float) -> None:
+    for name, number in settings.items():
+        if not 0.0 <= number <= 1.0:
+            raise ConfigError(f"{name}: wanted a number from 0 to 1, got {number}")
+
+
+def _require_positive(**settings: float) -> None:
+    for name, number in settings.items():
+        if not number > 0.0:
+            raise ConfigError(f"{name}: wanted a number above 0, got {number}")
 
 
 def _even(normal: Tensor) -> Tensor:
