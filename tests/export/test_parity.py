@@ -19,9 +19,10 @@ pytest.importorskip("onnx")
 OWN = {
     "handcrafted": ["box", "discrete"],  # made for an environment each
     "action_repeat": ["box", "discrete"],  # SAC's networks, behind which actions are kept
-    "latent_mbrl": ["box"],  # the planner of mbrl, which is proven in all spaces
+    "mbrl": ["box", "discrete", "mixed"],  # all that a plan has of other spaces
+    **dict.fromkeys(("latent_mbrl", "pets"), ["box"]),  # the planner of mbrl
 }
-PLAN = ("horizon=3", "population=5", "iterations=2", "elite=2")
+PLAN = ("horizon=2", "population=4", "iterations=2", "elite=2")
 SMALLER = {
     "handcrafted": (),
     **dict.fromkeys(("bc", "causal_bc"), (*SMALL, "dataset=unused")),
@@ -41,7 +42,7 @@ ALIKE = (  # they act by the very same agent, which is proven once
 FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
 DENSE = ("encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=5")
 OBSERVED = ("dict", "image", "start")  # what else "discrete" is but for what is observed
-COPIES = ("bc", "iql", "ppg", "pets")  # whose policies have the codec of sac's, ppo's and mbrl's, proven in all spaces
+COPIES = ("bc", "iql", "ppg")  # whose policies have the codec of sac's and ppo's, proven in all spaces
 ENCODERS = ("dqn", "ppo", "handcrafted")  # whose networks read all of these; those of others are the same
 
 
