@@ -20,7 +20,8 @@ OWN = {
     "handcrafted": ["box", "discrete"],  # made for an environment each
     "action_repeat": ["box", "discrete"],  # SAC's networks, behind which actions are kept
     "mbrl": ["box", "discrete", "mixed"],  # all that a plan has of other spaces
-    **dict.fromkeys(("latent_mbrl", "pets"), ["box"]),  # the planner of mbrl
+    "latent_mbrl": ["box"],  # the planner of mbrl
+    "pets": ["box"],
 }
 PLAN = ("horizon=2", "population=4", "iterations=2", "elite=2")
 SMALLER = {
