@@ -207,7 +207,7 @@ class Dynamics(nn.Module):
         if noise is not None and outputs.log_variance is not None:
             numbers = torch.addcmul(numbers, (0.5 * outputs.log_variance).exp(), noise)
         numbers = torch.addcmul(self.target_shift, numbers, self.target_scale)
-        after = torch.addcmul(numbers[..., : self.size], self.changes, state)
+        after = self.observations.nearest(torch.addcmul(numbers[..., : self.size], self.changes, state))
         reward = numbers[..., -1] if self.rewards else torch.zeros_like(numbers[..., 0])
         return Imagined(after, reward, None if outputs.end is None else outputs.end.sigmoid())
 

@@ -197,3 +197,12 @@ def test_columns_that_another_part_wants_untransformed_do_not_replace_the_batch(
     given = {name: rows[name] for name in rows if name != "terminated" or loss is DynamicsLoss}
     elements = loss(network, adam).loss(**given, untransformed={"observation": rows["observation"] + 1.0})[0]
     assert torch.equal(elements, loss(network, adam).loss(**given)[0])
+
+
+def test_a_predicted_choice_is_one_choice():
+    """Members learned from choices one-hot, so the next step is predicted from such numbers, too."""
+    spaces = Spaces(Composite({"place": Discrete(4), "speed": box(2)}), SPACES.action)
+    network = Dynamics(spaces, hidden=[8], elites=None)
+    state = network.numbers({"place": torch.arange(4), "speed": torch.randn(4, 2)}).expand(5, 4, -1)
+    after = network.step(state, torch.zeros(5, 4, 2), network.predictor(), torch.randn(5, 4, network.size + 1)).state
+    assert torch.equal(after, network.numbers(network.observation(after)))
