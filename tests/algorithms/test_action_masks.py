@@ -150,7 +150,7 @@ def forms(algorithm):
 
 UNTRIED = {"bc", "handcrafted"}  # of stored actions alone, and of the user's own policy
 RUNS = {name: forms(name) for name in ALGORITHMS if actions(name) != "continuous" and name not in UNTRIED}
-REFUSED = {"action_repeat": RUNS.pop("action_repeat")}  # a repeated action may not be allowed any more
+REFUSED = {name: RUNS.pop(name) for name in ("action_repeat", "mbpo")}  # a later mask is not known
 RUNS["ppo with features"] = (*RUNS["ppo"], "+with=[representation,rnd,observation_norm]")
 RUNS["recurrent ppo"] = (*RUNS["ppo"], "algorithm.recurrent=gru")
 
@@ -177,9 +177,12 @@ def test_no_run_takes_a_forbidden_action(name, taken, tmp_path):
     assert all(taken)
 
 
-def test_a_repeated_action_may_be_forbidden(tmp_path):
-    with pytest.raises(RlrunError, match="'action_mask' has 20 flags"):
-        rlrun.train([*REFUSED["action_repeat"], "env=maskedchain", "preset=null"], run_dir=tmp_path / "run")
+@pytest.mark.parametrize(
+    ("name", "message"), [("action_repeat", "'action_mask' has 20 flags"), ("mbpo", "a model predicts no action mask")]
+)
+def test_a_later_action_may_be_forbidden(name, message, tmp_path):
+    with pytest.raises(RlrunError, match=message):
+        rlrun.train([*REFUSED[name], "env=maskedchain", "preset=null"], run_dir=tmp_path / "run")
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac"])

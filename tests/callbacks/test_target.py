@@ -61,7 +61,8 @@ def test_critics_are_regularized_by_plain_keys(algorithm):
     ensemble = critics.features if hasattr(critics, "features") else critics.layers
     assert (critics.members, ensemble.dropout, ensemble.layers[0].normed) == (5, 0.01, True)
     assert experiment.trainer.callbacks["q_target"].target_subset == 2
-    assert experiment.trainer.loader.rate == 20
+    loader = experiment.trainer.loader
+    assert getattr(loader, "parts", {"default": loader})["default"].rate == 20
 
 
 def test_dropout_acts_in_updates_alone():

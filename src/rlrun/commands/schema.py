@@ -88,6 +88,7 @@ class _Node:
         self.children: dict[str, _Node] = {}
         self.targets: set[str] = set()
         self.recipes: set[str] = set()
+        self.apart: set[str] = set()
         self.values: list[Any] = []
         self.is_mapping = False
 
@@ -101,6 +102,8 @@ class _Node:
                 self.targets.add(str(entry))
             elif key == "_recipes_":
                 self.recipes |= set(entry)
+            elif key == "_apart_":
+                self.apart |= set(entry)
             elif not re.fullmatch("_[a-z]+_", str(key)):
                 self.children.setdefault(str(key), _Node()).add(entry)
 
@@ -142,6 +145,7 @@ class _Schemas:
         self._find_targets(envs)
         self._add_public()
         self.arguments = {name: arguments_of(entry) for name, entry in sorted(self.targets.items())}
+        self._add_apart(self.root)
 
     def _add_own(self, trees: Sequence[Mapping[str, Any]]) -> None:
         """Add keys that some file reads, and objects; a key that nobody reads may be misspelt."""
@@ -150,6 +154,14 @@ class _Schemas:
             for here, leaf in leaves(tree):
                 if any(here[: len(path)] == path for path in read) or "_target_" in here:
                     self.root.add(nested(here, leaf))
+
+    def _add_apart(self, node: _Node) -> None:
+        """Accept, beside the arguments of objects, the keys that other parts read of their nodes."""
+        for name in node.targets & self.arguments.keys():
+            if accepted := self.arguments[name][0]:
+                accepted["properties"] = {key: {} for key in node.apart} | accepted["properties"]
+        for child_ in node.children.values():
+            self._add_apart(child_)
 
     def _find_targets(self, node: _Node) -> None:
         for text in node.targets:

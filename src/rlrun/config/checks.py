@@ -46,12 +46,11 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
         for key, value in _numbers_of_texts(composed, reading.resolve_texts(config, read)).items():
             OmegaConf.update(config, key, value, merge=False)
     except LinkError as error:
-        if "'${agent}' leads" in str(error) and plain(config).get("env"):
+        bare = _lacks(config, "loader")
+        if not bare and "'${agent}' leads" in str(error) and plain(config).get("env"):
             name = composed.choices.get("algorithm")
             raise ConfigError(f"algorithm={name} learns from data alone; leave env= out") from error
-        group = (
-            "algorithm" if "'${loader}'" in str(error) else split(str(error).partition("'${")[2].partition("}")[0])[0]
-        )
+        group = "algorithm" if bare else split(str(error).partition("'${")[2].partition("}")[0])[0]
         if group not in composed.choices and (places.packaged_dir() / group).is_dir():
             raise ConfigError(f"{group}: nothing is chosen: {group}=NAME") from error
         needing = _needing(composed, origins(config, composed.layers).get(error.place))
@@ -63,12 +62,17 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     _check_unread(composed, read)
 
 
+def _lacks(config: Any, key: str) -> bool:
+    """Return True if a config has no such part; of the loader, train.yaml has keys that make none."""
+    return key not in config or (key == "loader" and "_target_" not in (config.loader or {}))
+
+
 def require_ours(config: Any, layers: Sequence[Layer]) -> None:
     """Raise ConfigError, with the way out, if a file of the user's replaces ours and lacks what every run needs."""
     wanted = {"train": ("trainer",), "algorithm": ("loader", "callbacks")}
     for layer in (layer for layer in layers if not layer.packaged):
         kind = layer.config_path.partition("/")[0] if "/" in layer.config_path else "train"
-        if lacking := [key for key in wanted.get(kind, ()) if key not in config]:
+        if lacking := [key for key in wanted.get(kind, ()) if _lacks(config, key)]:
             ours = "train" if kind == "train" else "algorithm/sac"
             way_out = f"let it begin with `defaults: [/rlrun/{ours}, _self_]`"
             raise ConfigError(f"{layer.label}: gives no '{lacking[0]}'; {way_out}")

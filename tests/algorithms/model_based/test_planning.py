@@ -9,7 +9,7 @@ from rlrun.algorithms.model_based.imagination import Imagination
 from rlrun.algorithms.model_based.planning import CEM, MPPI, RandomShooting
 from rlrun.collect import PolicyAgent
 from rlrun.core.errors import ConfigError
-from rlrun.core.spaces import Box, Composite, Discrete, Spaces
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.memory import Table
 from rlrun.nn import DeterministicPolicy, Dynamics, WorldModel
 
@@ -149,6 +149,26 @@ def test_choices_are_planned():
     planner = CEM(spaces, model_of(spaces), horizon=2, population=200, cost=cost)
     action, _ = planner.advance(torch.zeros(1, 1), planner.initial_state(1), False)
     assert {name: part.shape for name, part in action.items()} == {"push": (1,), "force": (1, 1)}
+
+
+@pytest.mark.parametrize("kind", [CEM, MPPI, RandomShooting])
+def test_a_plan_begins_with_an_allowed_choice(kind):
+    """The third choice costs least, then the second; where a mask forbids it, the second is taken."""
+    action_mask = MultiDiscrete(np.full(3, 2), np.zeros(3, np.int64), dtype="int8")
+    spaces = Spaces(Composite({"action_mask": action_mask, "line": box(1)}), Discrete(3))
+
+    def cost(states, actions):
+        return -(actions[..., 0, :] * torch.tensor([0.0, 1.0, 2.0])).sum(-1)
+
+    options = {"elite": 10} if kind is CEM else {}
+    planner = kind(spaces, model_of(spaces), horizon=2, population=100, cost=cost, random=0.5, **options)
+    flags = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]], dtype=torch.int8)
+    observation = {"action_mask": flags, "line": torch.zeros(3, 1)}
+    best, _ = planner.advance(observation, planner.initial_state(3), False)
+    assert best.tolist() == [2, 1, 0]
+    for _ in range(20):
+        taken, _ = planner.advance(observation, planner.initial_state(3), True)
+        assert flags.gather(1, taken.unsqueeze(1)).all()
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.core.errors import ConfigError, require_at_least, require_one_of
-from rlrun.core.spaces import Spaces
+from rlrun.core.spaces import Box, Spaces, leaves
 from rlrun.core.typing import Tree
+from rlrun.nn.actions import ILLEGAL, ActionCodec
 from rlrun.nn.dynamics import WorldModel
 from rlrun.nn.policy import require_bounded
 from rlrun.ops.distributions import ROOT_HALF, normal_like
@@ -61,6 +62,7 @@ class Planner(nn.Module):
     candidates: Tensor  # standard normal [iterations, population, H, A]
     futures: Tensor  # standard normal [H, E, 1, particles, K]
     order: Tensor  # [H, E]: the member whose particles each member gets
+    is_number: Tensor  # [A]: False for the numbers of choices
 
     def __init__(
         self,
@@ -89,6 +91,9 @@ class Planner(nn.Module):
         self.particles, self.propagation, self.discount, self.cost = particles, propagation, discount, cost
         _require_shares(random=random, discount=discount)
         self.random = random
+        self.decisions = ActionCodec(spaces, joint_limit=0)
+        boxes = [torch.full((leaf.size,), isinstance(leaf, Box)) for _, leaf in leaves(spaces.action)]
+        self.register_buffer("is_number", torch.cat(boxes), persistent=False)
         self._borrowed = (model.dynamics,)  # in a tuple: its parameters are not the planner's
         self.newest: Tensor | None = None  # plans [B, H, A] of the newest step
         size = spaces.action.size
@@ -127,14 +132,25 @@ class Planner(nn.Module):
     @torch.no_grad()
     def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
         """Return the first action of the best plan, and the plans [B, H · A] for the next step."""
-        plan = self.search(self.model.dynamics.numbers(observation), self._plan(state), explore)
+        forbidden = self._forbidden(observation)
+        plan = self.search(self.model.dynamics.numbers(observation), self._plan(state), explore, forbidden)
         action = plan[:, 0]
         if explore:
             self.newest = plan
         if explore and self.random:
             chance, uniform = _even(normal_like(action[:, :1])), _even(normal_like(action))
             action = torch.where(chance < self.random, torch.lerp(self.low, self.high, uniform), action)
+        action = action if forbidden is None else action.masked_fill(forbidden, ILLEGAL)
         return self.model.dynamics.coded.tree(action), self.after(observation, plan.flatten(1))
+
+    def _forbidden(self, observation: Tree) -> Tensor | None:
+        """Return which numbers of the first action an action mask forbids, [B, A]; None without a mask."""
+        if not self.decisions.masked:
+            return None
+        allowed = self.decisions.allowed(observation)
+        forbidden = allowed.new_zeros(allowed.shape[0], self.size)
+        forbidden[:, ~self.is_number] = ~allowed
+        return forbidden
 
     @property
     def metrics(self) -> dict[str, Tensor]:
@@ -145,8 +161,11 @@ class Planner(nn.Module):
         return {"plan/at_bounds": (((self.newest - middle) / half).abs() > NEAR).float().mean()}
 
     @abstractmethod
-    def search(self, state: Tensor, plan: Tensor, explore: bool) -> Tensor:
-        """Return the best plans [B, H, A] that are found from states [B, D], beginning with plans [B, H, A]."""
+    def search(self, state: Tensor, plan: Tensor, explore: bool, forbidden: Tensor | None = None) -> Tensor:
+        """Return the best plans [B, H, A] that are found from states [B, D], beginning with plans [B, H, A].
+
+        forbidden: numbers of choices [B, A] that the first action may not take.
+        """
 
     def evaluator(self, state: Tensor, explore: bool) -> Callable[[Tensor], Tensor]:
         """Return a function from sequences [B, P, H, A] to what they bring from states [B, D] on average, [B, P]."""
@@ -181,9 +200,13 @@ class Planner(nn.Module):
 
         return evaluate
 
-    def within(self, sequences: Tensor) -> Tensor:
-        """Return the actions of any numbers [..., A]."""
-        return self.model.dynamics.coded.nearest(torch.clamp(sequences, self.low, self.high))
+    def within(self, sequences: Tensor, forbidden: Tensor | None = None) -> Tensor:
+        """Return the actions of any numbers [B, P, H, A], of which the first may not be forbidden [B, A]."""
+        sequences = torch.clamp(sequences, self.low, self.high)
+        if forbidden is not None:
+            first = sequences[:, :, :1].masked_fill(forbidden[:, None, None], ILLEGAL)
+            sequences = torch.cat((first, sequences[:, :, 1:]), 2)
+        return self.model.dynamics.coded.nearest(sequences)
 
     def _plan(self, state: Tensor) -> Tensor:
         return state.reshape(-1, self.horizon, self.size)
@@ -195,9 +218,10 @@ class Planner(nn.Module):
 class RandomShooting(Planner):
     """Take the first action of the best of many sequences, drawn evenly within the bounds."""
 
-    def search(self, state: Tensor, plan: Tensor, explore: bool) -> Tensor:
+    def search(self, state: Tensor, plan: Tensor, explore: bool, forbidden: Tensor | None = None) -> Tensor:
         share = _even(self._normals(explore).flatten(0, 1))
-        sequences = self.within(torch.lerp(self.low, self.high, share)).expand(state.shape[0], -1, -1, -1)
+        drawn = torch.lerp(self.low, self.high, share).expand(state.shape[0], -1, -1, -1)
+        sequences = self.within(drawn, forbidden)
         best = self.evaluator(state, explore)(sequences).argmax(1)
         return sequences.gather(1, best[:, None, None, None].expand(-1, -1, *sequences.shape[2:])).squeeze(1)
 
@@ -234,14 +258,14 @@ class CEM(Planner):
             _require_positive(variance=variance)
         self.elite, self.tau, self.epsilon, self.variance = elite, tau, epsilon, variance
 
-    def search(self, state: Tensor, plan: Tensor, explore: bool) -> Tensor:
+    def search(self, state: Tensor, plan: Tensor, explore: bool, forbidden: Tensor | None = None) -> Tensor:
         evaluate, mean = self.evaluator(state, explore), plan
         half = 0.5 * (self.high - self.low)
         first = half.square() if self.variance is None else torch.full_like(half, self.variance)
         variance = first.expand_as(plan)
         for normals in self._normals(explore):
             noise = variance.sqrt().unsqueeze(1) * normals
-            sequences = self.within(mean.unsqueeze(1) + noise)  # [B, P, H, A]
+            sequences = self.within(mean.unsqueeze(1) + noise, forbidden)  # [B, P, H, A]
             value = evaluate(sequences)
             least = value.topk(self.elite, 1).values[:, -1:]
             least = least - TIED * least.abs().clamp(min=1.0)  # all or none of those whose rounding errors differ
@@ -283,7 +307,7 @@ class MPPI(Planner):
         _require_shares(smoothing=smoothing)
         self.temperature, self.deviation, self.smoothing = temperature, deviation, smoothing
 
-    def search(self, state: Tensor, plan: Tensor, explore: bool) -> Tensor:
+    def search(self, state: Tensor, plan: Tensor, explore: bool, forbidden: Tensor | None = None) -> Tensor:
         evaluate = self.evaluator(state, explore)
         half = 0.5 * self.deviation * (self.high - self.low)
         for normals in self._normals(explore):
@@ -291,7 +315,7 @@ class MPPI(Planner):
             for time in range(1, self.horizon):
                 kept = self.smoothing
                 noise.append(kept * noise[-1] + (1.0 - kept**2) ** 0.5 * normals[:, time])
-            sequences = self.within(plan.unsqueeze(1) + half * torch.stack(noise, 1))
+            sequences = self.within(plan.unsqueeze(1) + half * torch.stack(noise, 1), forbidden)
             value = evaluate(sequences)
             value = (value - value.mean(1, keepdim=True)) / value.std(1, keepdim=True).clamp(min=1e-8)
             weight = (value / self.temperature).softmax(1)
