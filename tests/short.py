@@ -23,7 +23,6 @@ SMALL = {  # of some updates
     "algorithm.plan.population": 6,
     "algorithm.plan.elite": 3,
     "algorithm.steps": 3,
-    "algorithm.collect_steps": 6,
     "algorithm.model_every": 6,
     "imagination.episodes": 6,
     "imagination.every": 1,
