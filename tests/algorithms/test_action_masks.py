@@ -145,7 +145,8 @@ def test_random_actions_are_allowed():
 
 def forms(algorithm):
     """Return how a small run of an algorithm is begun; IQL learns from its own actions here."""
-    return (f"algorithm={algorithm}", *(ROLLOUT if "horizon" in keys(algorithm) else REPLAY))
+    plan = [f"algorithm.plan.{size}" for size in ("horizon=2", "population=4", "elite=2") if "plan" in keys(algorithm)]
+    return (f"algorithm={algorithm}", *(ROLLOUT if "horizon" in keys(algorithm) else REPLAY), *plan)
 
 
 UNTRIED = {"bc", "handcrafted"}  # of stored actions alone, and of the user's own policy
