@@ -46,6 +46,7 @@ DENSE = ["encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=32"]
 FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
 OVERRIDES_OF_FILE = {
     "with/reward_model": ["algorithm=mbrl", "env=pendulum"],
+    "algorithm/mbpo": ["env=cartpole", "algorithm.updates_per_step=1"],
     "algorithm/bc": ["env=cartpole", DATASET],
     "algorithm/causal_bc": ["env=pendulum", DATASET],
     "algorithm/genrl": LATENT[1:],
