@@ -187,8 +187,9 @@ class PolicyAgent(Agent):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """Those of a policy that has some."""
-        return getattr(self.policy, "metrics", {})
+        """Those of a policy that has a mapping of them."""
+        metrics = getattr(self.policy, "metrics", None)
+        return metrics if isinstance(metrics, Mapping) else {}
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
         """Return an action and the state after it, all trees of tensors; this is exported."""

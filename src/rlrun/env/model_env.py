@@ -17,8 +17,8 @@ from rlrun.nn.dynamics import WorldModel
 class ModelEnv(VectorEnv[Any, Any, Any]):
     """Step imagined envs by a model. Actions are those of policies: numbers in [-1, 1], choices from 0.
 
-    Each step of each env is predicted by a member of the elite that is drawn anew (Janner et al. 2019, arXiv
-    1906.08253). An episode ends where that is more likely than not.
+    At each step every env draws a member of the elite, which predicts it (Janner et al. 2019, arXiv 1906.08253). An
+    episode ends where that is more likely than not.
 
     `reset(options={"observation": …, "reset_mask": …})` begins episodes from observations [num_envs, …]. Without them,
     envs begin from those of the reset before.

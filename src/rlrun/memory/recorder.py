@@ -255,9 +255,12 @@ class Recorder:
                 f"memory: the saved table is of another kind or has other tags: {', '.join(sorted(missing))}"
             )
         self.storage.check_state(state["columns"])
-        if self.grows and (more := state["index"]["size"] - self.index.num_envs) > self.length:
-            self.resize(more)
-        self.index.require_size(state["index"])
+        if not self._would_grow(state):
+            self.index.require_size(state["index"])
+
+    def _would_grow(self, state: Mapping[str, Any]) -> bool:
+        """Return True if the saved table is larger, and this one grows by itself."""
+        return self.grows and state["index"].get("size", 0) > self.index.size
 
     def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return another run's state as a fork loads it; random numbers and counters are those of this, new run."""
@@ -270,6 +273,8 @@ class Recorder:
         Raises:
             RlrunError: size or columns differ, a choice does not exist, or the state is damaged.
         """
+        if self._would_grow(state):
+            self.resize(state["index"]["size"] - self.index.num_envs)
         self.require_alike(state)
         self.index.load_state_dict(state["index"])
         used = self.index.used()

@@ -117,8 +117,8 @@ class Dynamics(nn.Module):
             self.network: nn.Module = Ensemble(inputs, outputs, members=members, **options)
         else:
             recipe = network or MLP  # for one member, plain products take half the time of batched ones
-            made = (from_recipe(recipe, inputs=inputs, outputs=outputs, **options) for _ in range(members))
-            self.network = nn.ModuleList(made)
+            own = (from_recipe(recipe, inputs=inputs, outputs=outputs, **options) for _ in range(members))
+            self.network = nn.ModuleList(own)
             for member in self.network:
                 if (width := outputs_of(member, torch.zeros(2, inputs))) != outputs:
                     raise ConfigError(f"network: wanted {outputs} numbers of {inputs}, got {width}")

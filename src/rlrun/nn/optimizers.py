@@ -33,9 +33,10 @@ def build_optimizer(
     given = optimizer if isinstance(optimizer, partial) else partial(optimizer)
     kind = given.func
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
-        if not hasattr(made := optimizer(parameters, **settings), "param_groups"):
-            raise ConfigError(f"optimizer: wanted a torch.optim.Optimizer, got a {type(made).__name__}")
-        return made
+        built = optimizer(parameters, **settings)
+        if not hasattr(built, "param_groups"):
+            raise ConfigError(f"optimizer: wanted a torch.optim.Optimizer, got a {type(built).__name__}")
+        return built
     chosen: Any = kind
     result: torch.optim.Optimizer = chosen.__new__(chosen)
     vars(result)["add_param_group"] = MethodType(inspect.unwrap(kind.add_param_group), result)

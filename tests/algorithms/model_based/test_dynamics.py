@@ -86,11 +86,11 @@ def test_statistics_are_those_of_all_rows_and_what_never_moves_is_read_as_0():
 
 def test_members_with_the_least_error_on_held_out_rows_predict():
     network = Dynamics(SPACES, hidden=[8], members=4, elites=2)
-    held = DynamicsLoss(network, None)
+    measured = DynamicsLoss(network, None)
     with torch.no_grad():
         network.network.layers[-1].bias[1] += 5.0
         network.network.layers[-1].bias[3] -= 5.0
-    _, outputs, _ = held.loss(**batch())
+    _, outputs, _ = measured.loss(**batch())
     assert [*outputs["updates"]] == ["network.held_out"]
     put(network, outputs["updates"])
     assert network.elite() == [0, 2]

@@ -125,12 +125,12 @@ def test_a_model_is_a_vector_environment_of_gymnasium():
 
 def test_each_member_steps_as_many_envs():
     class Numbered(Multiplies):
-        made = 0
+        count = 0
 
         def __init__(self, inputs, outputs):
             super().__init__(inputs, outputs)
-            self.number = Numbered.made
-            Numbered.made += 1
+            self.number = Numbered.count
+            Numbered.count += 1
 
         def forward(self, rows):
             return torch.full((len(rows), 3), float(self.number))
@@ -140,7 +140,7 @@ def test_each_member_steps_as_many_envs():
     env.reset(seed=0, options={"observation": np.zeros((9, 2), np.float32)})
     seen = np.array([env.step(np.zeros((9, 2), np.float32))[1] for _ in range(40)])
     assert all(sorted(step.tolist()) == [0, 0, 0, 1, 1, 1, 2, 2, 2] for step in seen)
-    assert (np.unique(seen, axis=0).shape[0]) > 20  # drawn anew each time
+    assert (np.unique(seen, axis=0).shape[0]) > 20  # another draw each time
 
 
 def test_a_share_may_be_a_schedule_and_another_the_rest():
@@ -222,3 +222,17 @@ def test_action_masks_and_agents_with_a_state_are_refused():
     agent.initial_state = lambda count: np.zeros((count, 1))
     with pytest.raises(ConfigError, match="an agent with a state"):
         Imagination(model(), agent, table, SPACES)
+
+
+def test_to_compare_a_saved_table_changes_nothing():
+    """A fork asks first whether all parts fit; a table that grows by itself grows when it is loaded."""
+    part, larger = imagined(keep=4)
+    part.begin_batch(torch.ones(10, 2), 0)
+    state = larger.state_dict()
+    other, table = imagined(keep=4)
+    before = table.index.size
+    table.require_alike(state)
+    assert table.index.size == before < larger.index.size
+    table.load_state_dict(state)
+    assert (table.index.size, len(table)) == (larger.index.size, 50)
+    assert other.table is table

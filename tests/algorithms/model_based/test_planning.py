@@ -29,7 +29,7 @@ def model_of(spaces=SPACES, **options):
 
 
 def quadratic(states, actions):
-    """Cost of actions [..., H, A]: least at GOAL, whatever the states are."""
+    """Cost of actions [..., H, A]: least at GOAL, in all states."""
     assert states.shape[-2:] == (len(GOAL) + 1, 2)
     return (actions - GOAL).square().sum((-1, -2))
 

@@ -83,14 +83,10 @@ class DynamicsLoss(LossCallback):
         shift, scale = getattr(network, f"{prefix}shift"), getattr(network, f"{prefix}scale")
         share = (1.0 / (network.seen + 1.0)).clamp(min=network.rate)
         variance = scale.square() if prefix else _reciprocal(scale.square())
-        new_mean, new_variance = rows.mean(0), rows.var(0, unbiased=False)
-        mean, variance = ops.moved_moments(shift, variance, new_mean, new_variance, share)
+        mean, variance = ops.moved_moments(shift, variance, rows.mean(0), rows.var(0, unbiased=False), share)
         deviation = torch.where(variance > STILL, variance, 0.0).sqrt()
-        new = {
-            f"{prefix}shift": mean,
-            f"{prefix}scale": deviation if prefix else _reciprocal(deviation),
-        }
-        return {f"network.{name}": value for name, value in new.items()}
+        scale = deviation if prefix else _reciprocal(deviation)
+        return {f"network.{prefix}shift": mean, f"network.{prefix}scale": scale}
 
 
 class LossProgressCheck(Callback):

@@ -92,11 +92,8 @@ class Imagination(Callback):
             with evaluating(self.modal):
                 after, reward, terminated, _, _ = self.env.step(response["action"])
             truncated = ~terminated & (number == length)
-            row: dict[str, Any] = {name: response[name] for name in self.outputs} | {
-                "observation": at,
-                "reward": reward,
-            }
-            row |= {"terminated": terminated, "truncated": truncated}
+            row: dict[str, Any] = {name: response[name] for name in self.outputs}
+            row |= {"observation": at, "reward": reward, "terminated": terminated, "truncated": truncated}
             with self.table.unobserved():  # adaptors learn from the rewards and observations of the environment
                 self.table.add(None if len(alive) == envs else alive, take_rows(row, alive))
             rewards.append(reward[alive])

@@ -1,4 +1,4 @@
-"""Planning: the best sequence of actions that a model can imagine, found anew at each step.
+"""Planning: at each step, search the best sequence of actions that a model can imagine.
 
     J(a_0 … a_H-1) = mean over particles of Σ_t γ^t r(s_t, a_t),  s_t+1 by the model, no reward behind an end
 
@@ -33,7 +33,7 @@ TIED = 1e-5  # difference of two returns, relative to their size, up to which th
 class Planner(nn.Module):
     """Act by planning with a model, in numbers of actions within bounds; a choice is the largest of its numbers.
 
-    Exploring plans draw candidates and particles anew; others use the same ones at each step, so they are functions of
+    Exploring plans draw new candidates and particles at each step. Others use the same ones, so they are functions of
     observation and plan. Candidates share the noise of their particles, so that they differ by their actions alone.
 
     Args:

@@ -179,9 +179,9 @@ class Predictive(nn.Module):
             if not callable(recipe):
                 example = f"{{_target_: {__name__}.FieldDecoder, _partial_: true, field: reward}}"
                 raise ConfigError(f"decoders.{name}: wanted a recipe, such as {example}, got {recipe!r}")
-        made = {name: recipe(spaces=spaces, inputs=latent) for name, recipe in recipes.items()}
-        self.decoders: Any = nn.ModuleDict(made)
-        self.fields = {name: decoder.field for name, decoder in made.items()}
+        built = {name: recipe(spaces=spaces, inputs=latent) for name, recipe in recipes.items()}
+        self.decoders: Any = nn.ModuleDict(built)
+        self.fields = {name: decoder.field for name, decoder in built.items()}
         by_field = {field: name for name, field in self.fields.items()}
         self.reward, self.end = by_field.get("reward"), by_field.get("terminated")
         self.dynamics: Any = None

@@ -2,7 +2,7 @@
 
     L = ½ (r - r̂(s, a, s'))²
 
-It reads all numbers of a step side by side. Of several rewards L is the mean.
+It reads all numbers of a step side by side. Several rewards of a step are learned as their weighed sum.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ STORED = ("observation", "action", "reward", "next_observation")
 
 
 class RewardModel(nn.Module):
-    """r̂(s, a, s') of trees of tensors with any leading dimensions [..., …]: [...], or [..., R] of several rewards.
+    """r̂(s, a, s') [...] of trees of tensors with any leading dimensions [..., …].
 
     Args:
         spaces: of the environment.
@@ -30,14 +30,13 @@ class RewardModel(nn.Module):
     def __init__(self, spaces: Spaces, *, hidden: Sequence[int] = (64, 64), activation: Activation = "silu") -> None:
         super().__init__()
         self.observations, self.actions = Coded(without_mask(spaces.observation)), Coded(spaces.action)
-        self.several = spaces.rewards > 0
         inputs = 2 * self.observations.size + self.actions.size
-        self.layers = MLP(inputs, spaces.rewards or 1, hidden=hidden, activation=activation)
+        self.layers = MLP(inputs, 1, hidden=hidden, activation=activation)
 
     def forward(self, observation: Tree, action: Tree, next_observation: Tree) -> Tensor:
         before, after = self.observations.numbers(observation), self.observations.numbers(next_observation)
         reward: Tensor = self.layers(torch.cat((before, self.actions.numbers(action), after), -1))
-        return reward if self.several else reward.squeeze(-1)
+        return reward.squeeze(-1)
 
 
 class RewardLoss(LossCallback):
@@ -56,5 +55,4 @@ class RewardLoss(LossCallback):
         if untransformed and untransformed.keys() >= {*STORED}:  # of a memory whose adaptors serve another algorithm
             observation, action, reward, next_observation = (untransformed[name] for name in STORED)
         error = (reward - self.network(observation, action, next_observation)).square()
-        error = error.mean(-1) if self.network.several else error
         return 0.5 * error, {}, {f"model/error_{self.name}": error.mean().sqrt()}
