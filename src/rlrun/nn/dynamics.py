@@ -47,7 +47,7 @@ class Dynamics(nn.Module):
         spaces: of the environment.
         hidden: widths of the layers of each member.
         members: M.
-        elites: members with the least loss on held-out rows, which alone predict; None = all.
+        elites: members with the least error on held-out rows, which alone predict; None = all.
         deterministic: members predict no variance, and learn by squares.
         learned_bounds: the bounds of log-variances are parameters, which a small loss pulls together.
         log_variance: the bounds, at first, in normalized numbers.
@@ -69,7 +69,7 @@ class Dynamics(nn.Module):
     scale: Tensor
     target_shift: Tensor  # [K]
     target_scale: Tensor  # [K]: deviation of the targets
-    held_out: Tensor  # [M]: running loss on held-out rows
+    held_out: Tensor  # [M]: running error on held-out rows, as a share of the members' mean
     seen: Tensor  # batches in the statistics
     bounds: Tensor  # [2, K]: lowest and highest log-variance
     changes: Tensor  # [D]: 0 where the next number itself is predicted
@@ -183,7 +183,7 @@ class Dynamics(nn.Module):
         return Outputs(raw[..., :count], low + nn.functional.softplus(log_variance - low), end)
 
     def elite(self) -> list[int]:
-        """Return the members with the least loss on held-out rows, which predict."""
+        """Return the members with the least error on held-out rows, which predict."""
         if self.elites == self.members:
             return [*range(self.members)]
         return sorted(self.held_out.argsort(stable=True)[: self.elites].tolist())

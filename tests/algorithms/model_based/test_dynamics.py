@@ -102,6 +102,23 @@ def test_members_with_the_least_error_on_held_out_rows_predict():
     torch.testing.assert_close(step.ended, whole.end[[0, 2]].sigmoid())
 
 
+def test_members_are_judged_by_what_they_have_become():
+    network = Dynamics(SPACES, hidden=[8], members=4, elites=1, deterministic=True, rewards=False, ends=False)
+    held, layers = DynamicsLoss(network, None), network.network.layers
+    rows = batch()
+    rows["next_observation"] = rows["observation"].clone()  # so that the best members predict zeros
+    with torch.no_grad():
+        for layer in layers:
+            if hasattr(layer, "bias"):
+                layer.weight.zero_()
+                layer.bias.zero_()
+        for biases, batches in (((1.0, 2.0, 3.0, 4.0), 2), ((0.04, 0.03, 0.02, 0.01), 8)):
+            layers[-1].bias.copy_(torch.tensor(biases).view(-1, *[1] * (layers[-1].bias.dim() - 1)))
+            for _ in range(batches):
+                put(network, held.loss(**rows)[1]["updates"])
+    assert network.elite() == [3]
+
+
 def test_chosen_numbers_are_predicted_themselves_from_features_of_ones_own():
     class Constant(nn.Module):
         def __init__(self, inputs, outputs):

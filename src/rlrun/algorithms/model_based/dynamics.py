@@ -25,7 +25,7 @@ STORED = ("observation", "action", "reward", "terminated", "next_observation")
 STATISTICS = ("shift", "scale", "target_shift", "target_scale")
 BOUNDS = 0.01  # weight of the distance between learned bounds of log-variances
 AGO = 4  # tenths of a run between two means that are compared
-RUNNING = 0.2  # share of the newest batch in the running error on held-out rows
+RUNNING = 0.2  # share of the newest batch in the running errors on held-out rows
 STILL = 1e-10  # a variance up to which numbers count as constant: they are read, and predicted, as their mean
 
 
@@ -71,7 +71,9 @@ class DynamicsLoss(LossCallback):
             loss = loss + F.binary_cross_entropy_with_logits(outputs.end, end.expand_as(loss), reduction="none")
         if self.optimizer is None:
             share = torch.where(network.held_out.any(), RUNNING, 1.0)
-            updates["network.held_out"] = network.held_out.lerp(error.mean((1, 2)), share)
+            errors = error.mean((1, 2))
+            relative = errors / errors.mean().clamp(min=STILL)  # else the large ones of the beginning decide for long
+            updates["network.held_out"] = network.held_out.lerp(relative, share)
         loss = loss.sum(0)
         if network.bounds.requires_grad:
             loss = loss + BOUNDS * (network.bounds[1] - network.bounds[0]).sum()
