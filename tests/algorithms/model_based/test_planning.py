@@ -69,6 +69,21 @@ def test_the_best_of_many_is_found():
 
 
 @pytest.mark.parametrize("kind", [CEM, MPPI, RandomShooting])
+@pytest.mark.parametrize("diverged", [float("nan"), float("-inf"), -1e38])
+def test_sequences_in_which_the_model_diverges_are_not_chosen(kind, diverged):
+    def cost(_, actions):
+        first = actions[..., 0, 0]
+        return torch.where(first > 0.2, -diverged, (first - 0.1).square())
+
+    planner = kind(SPACES, model_of(), horizon=2, population=400, cost=cost)
+    torch.manual_seed(0)
+    plan = planner.search(torch.zeros(2, 2), planner.initial_state(2).reshape(2, 2, 2), True)
+    assert (plan[:, 0, 0] - 0.1).abs().max() < 0.2
+    plan = kind(SPACES, model_of(), horizon=2, population=400, cost=lambda _, actions: actions[..., 0, 0] - diverged)
+    assert plan.search(torch.zeros(2, 2), torch.zeros(2, 2, 2), True).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [CEM, MPPI, RandomShooting])
 def test_each_number_keeps_its_bounds(kind):
     planner = kind(SPACES, model_of(), horizon=2, population=200, low=[-0.1, 0.2], high=[0.2, 0.3], cost=quadratic)
     for explore in (False, True):

@@ -27,6 +27,7 @@ from rlrun.ops.distributions import ROOT_HALF, normal_like
 PROPAGATIONS = ("ts_inf", "ts1", "mean")
 Bound = float | Sequence[float]
 NEAR = 0.9  # share of the way from the middle of the bounds to one of them
+DIVERGED = 1e15  # a size of returns from which a sequence counts as the worst of the others: its model has diverged
 TIED = 1e-5  # difference of two returns, relative to their size, up to which they count as equal
 
 
@@ -196,7 +197,10 @@ class Planner(nn.Module):
                 visited.append(at)
             if self.cost is not None:
                 total = -self.cost(torch.stack(visited, -2), actions.transpose(1, 2).expand(*lead, -1, -1))
-            return total.mean((0, 2)).reshape(sequences.shape[0], sequences.shape[1])
+            brought = total.mean((0, 2)).reshape(sequences.shape[0], sequences.shape[1])
+            sound = brought.abs() < DIVERGED  # False of NaN, too
+            worst = torch.where(sound, brought, DIVERGED).amin(1, keepdim=True)
+            return torch.where(sound, brought, worst)
 
         return evaluate
 
