@@ -1,7 +1,7 @@
 """Networks that predict what an environment does: the next observation, the reward, and whether the episode ends."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -159,19 +159,18 @@ class Dynamics(nn.Module):
 
     def forward(self, inputs: Tensor) -> Outputs:
         """Return what each member says of its own normalized inputs [M, B, I]."""
-        return self._outputs(self._evaluator(range(self.members))(inputs))
+        return self._outputs(self._all(inputs))
 
-    def _evaluator(self, chosen: Sequence[int]) -> Members:
-        """Return a function of inputs [E, …, I], one block for each of some members."""
-        if isinstance(self.network, nn.ModuleList):
-            own = [self.network[index] for index in chosen]
-            if len(own) == 1:
-                return lambda inputs: own[0](inputs.squeeze(0)).unsqueeze(0)
-            return lambda inputs: torch.stack([member(rows) for member, rows in zip(own, inputs, strict=True)])
-        if len(chosen) == self.members:
-            return partial(self.network, shared=False)
-        weights = {name: weight[[*chosen]] for name, weight in self.network.named_parameters()}
-        return lambda inputs: functional_call(self.network, weights, (inputs,), {"shared": False})
+    def _all(self, inputs: Tensor) -> Tensor:
+        """Return the raw outputs of all members, each of its own inputs [M, B, I]."""
+        outputs: Tensor
+        if not isinstance(self.network, nn.ModuleList):
+            outputs = self.network(inputs, shared=False)
+        elif self.members == 1:
+            outputs = self.network[0](inputs.squeeze(0)).unsqueeze(0)
+        else:
+            outputs = torch.stack([member(rows) for member, rows in zip(self.network, inputs, strict=True)])
+        return outputs
 
     def _outputs(self, raw: Tensor) -> Outputs:
         count = self.size + self.rewards
@@ -182,15 +181,22 @@ class Dynamics(nn.Module):
         log_variance = high - nn.functional.softplus(high - raw[..., count : 2 * count])
         return Outputs(raw[..., :count], low + nn.functional.softplus(log_variance - low), end)
 
-    def elite(self) -> list[int]:
-        """Return the members with the least error on held-out rows, which predict."""
-        if self.elites == self.members:
-            return [*range(self.members)]
-        return sorted(self.held_out.argsort(stable=True)[: self.elites].tolist())
+    def elite(self) -> Tensor:
+        """Return the indices [E] of the members with the least error on held-out rows, which predict."""
+        return self.held_out.argsort()[: self.elites].sort().values
 
     def predictor(self) -> Members:
-        """Return the elite as they are now, for `step`."""
-        return self._evaluator(self.elite())
+        """Return a function of inputs [E, …, I] by the elite as they are now, for `step`."""
+        if self.elites == self.members:
+            return self._all
+        chosen = self.elite()  # as a tensor, so that an exported file can hold the choice
+        if not isinstance(self.network, nn.ModuleList):
+            weights = {name: weight[chosen] for name, weight in self.network.named_parameters()}
+            return lambda inputs: functional_call(self.network, weights, (inputs,), {"shared": False})
+        states = [dict(chain(member.named_parameters(), member.named_buffers())) for member in self.network]
+        stacked = {name: torch.stack([state[name] for state in states])[chosen] for name in states[0]}
+        own, kept = self.network[0], [{name: part[i] for name, part in stacked.items()} for i in range(self.elites)]
+        return lambda inputs: torch.stack([functional_call(own, *each) for each in zip(kept, inputs, strict=True)])
 
     def step(self, state: Tensor, action: Tensor, predictor: Members, noise: Tensor | None = None) -> Imagined:
         """Return what members predict of states [E, …, D] and actions as numbers [E, …, A], each of its own block.

@@ -13,7 +13,7 @@ from rlrun.algorithms.model_based.dynamics import DynamicsLoss
 from rlrun.algorithms.model_based.rewards import RewardLoss, RewardModel
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
-from rlrun.nn import Dynamics, WorldModel
+from rlrun.nn import MLP, Dynamics, WorldModel
 
 from .test_planning import box
 
@@ -84,16 +84,18 @@ def test_statistics_are_those_of_all_rows_and_what_never_moves_is_read_as_0():
     assert network.normalized(torch.full((1, 3), 8.0), torch.zeros(1, 2))[0, 2] == 0.0
 
 
-def test_members_with_the_least_error_on_held_out_rows_predict():
-    network = Dynamics(SPACES, hidden=[8], members=4, elites=2)
+@pytest.mark.parametrize("own", [None, MLP])
+def test_members_with_the_least_error_on_held_out_rows_predict(own):
+    network = Dynamics(SPACES, hidden=[8], members=4, elites=2, network=own)
     measured = DynamicsLoss(network, None)
+    last = network.network.layers[-1].bias if own is None else [member[-1].bias for member in network.network]
     with torch.no_grad():
-        network.network.layers[-1].bias[1] += 5.0
-        network.network.layers[-1].bias[3] -= 5.0
+        last[1].add_(5.0)
+        last[3].sub_(5.0)
     _, outputs, _ = measured.loss(**batch())
     assert [*outputs["updates"]] == ["network.held_out"]
     put(network, outputs["updates"])
-    assert network.elite() == [0, 2]
+    assert network.elite().tolist() == [0, 2]
     assert network.held_out.shape == (4,)
     state, action = torch.zeros(2, 5, 3), torch.zeros(2, 5, 2)
     step = network.step(state, action, network.predictor())
@@ -116,7 +118,7 @@ def test_members_are_judged_by_what_they_have_become():
             layers[-1].bias.copy_(torch.tensor(biases).view(-1, *[1] * (layers[-1].bias.dim() - 1)))
             for _ in range(batches):
                 put(network, held.loss(**rows)[1]["updates"])
-    assert network.elite() == [3]
+    assert network.elite().tolist() == [3]
 
 
 def test_chosen_numbers_are_predicted_themselves_from_features_of_ones_own():
