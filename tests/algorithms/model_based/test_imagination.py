@@ -81,6 +81,12 @@ def test_episodes_that_end_are_not_continued():
     assert (rows["observation"][:, 0] <= 4.0).all()
 
 
+def test_what_lies_outside_is_counted_at_the_end_of_each_episode():
+    part, _ = imagined(length=20, ended=lambda observation, action, after: after[..., 0] > 2.0)
+    part.begin_batch(torch.tensor([[0.001, 0.001]] * 5 + [[1.9, 1.9]] * 5), 0)  # 5 last for many steps, and 5 for one
+    assert part.metrics["imagination/outside"] == 0.0
+
+
 def test_the_table_grows_with_the_length_and_keeps_the_newest_calls():
     part, table = imagined(Linear(1, 3, 100), keep=2)
     start = torch.ones(10, 2)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlrun.collect.agents import Agent, initial_state
 from rlrun.collect.modes import evaluating, modal_parts
@@ -86,7 +87,7 @@ class Imagination(Callback):
         stored = observation if untransformed is None else untransformed["observation"]
         at, _ = self.env.reset(options={"observation": map_tree(lambda leaf: leaf.cpu().numpy(), stored)})
         alive = np.arange(envs)
-        rewards = []
+        rewards, last = [], []
         for number in range(1, length + 1):
             response = self.agent(at)
             with evaluating(self.modal):
@@ -100,13 +101,13 @@ class Imagination(Callback):
             ended = alive[(terminated | truncated)[alive]]
             if len(ended):
                 self.table.close(ended, take_rows(after, ended))
+                last.append(self.model.dynamics.normalized(self.env.state[ended], self.env.action[ended]))
                 alive = alive[~(terminated | truncated)[alive]]
             at = after
             if not len(alive):
                 break
-        numbers = self.model.dynamics.normalized(self.env.state, self.env.action)
         metrics: dict[str, Any] = {"reward": float(np.concatenate(rewards).mean()), "length": length}
-        metrics["outside"] = (numbers.abs() > FAR).float().mean()
+        metrics["outside"] = (torch.cat(last).abs() > FAR).float().mean()
         self.store.put({f"imagination/{name}": value for name, value in metrics.items()})
 
     def note(self, path_of: Callable[[object], str]) -> str:
