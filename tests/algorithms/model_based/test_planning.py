@@ -139,6 +139,27 @@ def test_particles_stay_with_their_member_or_change_it():
     assert -6.0 < returns["ts1"] < -3.0
 
 
+@pytest.mark.parametrize("kind", [CEM, MPPI])
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_plan_does_not_count_on_the_noise_that_it_imagines(kind, members):
+    """A point moves by its action and much noise, at a cost of its square: the best action is the one without noise."""
+
+    class Noisy(Line):
+        def forward(self, rows):
+            return torch.cat((rows[:, 1:2], torch.zeros(len(rows), 1)), -1)
+
+    spaces = Spaces(box(1, 10.0), box(1))
+    dynamics = Dynamics(spaces, members=members, rewards=False, ends=False, network=Noisy)
+    model = WorldModel(dynamics, reward=lambda observation, action, after: -after[..., 0].square())
+    for seed in range(3):
+        planner = kind(spaces, model, horizon=1, population=400, iterations=8, particles=4, seed=seed)
+        for explore in (False, True):
+            plan = planner.search(torch.tensor([[0.3]]), torch.zeros(1, 1, 1), explore)
+            assert plan.item() == pytest.approx(-0.3, abs=0.05)
+    many = kind(spaces, model, horizon=500, population=2, particles=2, **({"elite": 2} if kind is CEM else {}))
+    assert many.futures.square().mean() == pytest.approx(1.0, abs=0.15)
+
+
 def test_a_cost_reads_the_path_of_each_particle():
     """Each path begins at 0 and moves by 1 or -1 at a time, also where particles change members."""
     spaces, slopes, seen = Spaces(box(1, 10.0), box(1)), iter([1.0, -1.0]), []

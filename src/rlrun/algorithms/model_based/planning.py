@@ -35,7 +35,8 @@ class Planner(nn.Module):
     """Act by planning with a model, in numbers of actions within bounds; a choice is the largest of its numbers.
 
     Exploring plans draw new candidates and particles at each step. Others use the same ones, so they are functions of
-    observation and plan. Candidates share the noise of their particles, so that they differ by their actions alone.
+    observation and plan. Candidates share the noise of their particles, so that they differ by their actions alone. Its
+    mean over several particles is 0, so that plans do not count on it.
 
     Args:
         spaces: of the environment.
@@ -110,7 +111,7 @@ class Planner(nn.Module):
         members, count = model.dynamics.elites, model.dynamics.size + model.dynamics.rewards
         drawn = {
             "candidates": torch.randn(iterations, population, horizon, size, generator=draw),
-            "futures": torch.randn(horizon, members, 1, particles, count, generator=draw),
+            "futures": _balanced(torch.randn(horizon, members, 1, particles, count, generator=draw)),
             "order": torch.stack([torch.randperm(members, generator=draw) for _ in range(horizon)]),
         }
         for name, tensor in drawn.items():
@@ -172,7 +173,7 @@ class Planner(nn.Module):
         """Return a function from sequences [B, P, H, A] to what they bring from states [B, D] on average, [B, P]."""
         model, predictor = self.model, self.model.dynamics.predictor()
         members, particles = self.futures.shape[1], self.particles
-        futures = normal_like(self.futures) if explore else self.futures
+        futures = _balanced(normal_like(self.futures)) if explore else self.futures
         switches = self.propagation == "ts1" and members > 1
         order = _shuffled(self.order) if explore and switches else self.order
 
@@ -342,6 +343,12 @@ def _require_positive(**settings: float) -> None:
 def _even(normal: Tensor) -> Tensor:
     """Return numbers spread evenly from 0 to 1, of standard normal ones."""
     return 0.5 * (1.0 + torch.erf(normal * ROOT_HALF))
+
+
+def _balanced(noise: Tensor) -> Tensor:
+    """Return noise [H, E, 1, particles, K] of mean 0 over members and particles, and of the same variance."""
+    count = noise.shape[1] * noise.shape[3]
+    return noise if count == 1 else (noise - noise.mean((1, 3), keepdim=True)) * (count / (count - 1.0)) ** 0.5
 
 
 def _shuffled(order: Tensor) -> Tensor:
