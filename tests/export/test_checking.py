@@ -46,7 +46,17 @@ def test_numbers_are_exact_on_recorded_observations():
     outputs = WANTED.copy()
     outputs[0, 1] = 0.005
     with pytest.raises(RlrunError, match=r"off by 5\.0e-03 \(1e-05 is allowed\) in 1 of 2 rows"):
-        differing({"action": outputs}, {}, lambda inputs: {"action": WANTED})
+        differing({"action": outputs}, {"observation": np.zeros((2, 1), np.float32)}, lambda inputs: {"action": WANTED})
+
+
+@pytest.mark.parametrize(("position", "off", "accepted"), [(0.0, 1.0, True), (0.0, 1.1, False), (2.0e-5, 1.0, False)])
+def test_numbers_may_differ_where_they_jump(position, off, accepted):
+    def policy(inputs):
+        return {"action": (inputs["observation"] > 5.0e-7).astype(np.float32)}
+
+    inputs = {"observation": np.array([[position]], np.float32)}
+    with nullcontext() if accepted else pytest.raises(RlrunError, match="'action' is off by"):
+        assert differing({"action": np.abs(policy(inputs)["action"] - np.float32(off))}, inputs, policy) == 0.0
 
 
 @pytest.mark.parametrize(("position", "accepted"), [(0.0, True), (2.0e-6, False), (0.5, False)])

@@ -25,6 +25,8 @@ SINGLES = 10  # rows that are tried one at a time; the larger batches hold all
 LARGE = 1e3  # where an observation has no bound
 CHANGE = 1e-6  # of an input, up or down, after which an answer is as good
 CHANGES = 8  # such answers
+PLANNED = 1e-5  # the same of numbers that jump, such as plans: so much reverses two of them whatever rounding does
+JUMP = 1e-3  # change of a number by that, from which it jumps
 RECORDED = 1_000  # first steps of an episode that both answer, at most
 Columns = dict[str, Array]  # name of an input or output -> [N, …]
 Run = Callable[[Columns], Columns]
@@ -147,14 +149,16 @@ def differing(outputs: Columns, inputs: Columns, reference: Run, *, lenient: boo
     """Return the largest difference between the outputs [N, …] of a file and those of its policy.
 
     A choice may differ in a tie: where the policy chooses otherwise for inputs that are a millionth larger or smaller.
+    So may numbers, such as those of a plan, where the policy's own jump by as much for inputs that are ten millionths
+    larger or smaller.
 
-    lenient: numbers may differ by as much as the policy's own do for such inputs. The tolerance is then relative to the
-        largest number of a row, as numbers round as the terms do whose sums they are.
+    lenient: numbers may differ by as much as the policy's own do for inputs that are a millionth larger or smaller. The
+        tolerance is then relative to the largest number of a row, as numbers round as the terms do whose sums they are.
 
     Raises:
         RlrunError: choices differ otherwise, or numbers by more than the tolerance.
     """
-    largest, near = 0.0, list[Columns]()
+    largest, near = 0.0, dict[float, list[Columns]]()
     for name, value in (wanted := reference(inputs)).items():
         got = outputs[name]
         if got.shape != value.shape:
@@ -162,11 +166,15 @@ def differing(outputs: Columns, inputs: Columns, reference: Run, *, lenient: boo
         apart, is_choice = _apart(got, value), value.dtype.kind != "f"
         tolerance = 0.0 if is_choice else max(TOLERANCE, float(np.finfo(value.dtype).eps))  # as float16 rounds
         allowed = np.full(apart.shape, tolerance)
-        if (is_choice or lenient) and not (apart <= allowed).all():
-            near = near or _near(inputs, reference, wanted)
-            own = np.max([_apart(answer[name], value) for answer in near], axis=0)
+        if not (apart <= allowed).all():
+            change = CHANGE if is_choice or lenient else PLANNED
+            if change not in near:
+                near[change] = _near(inputs, reference, wanted, change)
+            own = np.max([_apart(answer[name], value) for answer in near[change]], axis=0)
             if is_choice:
                 apart = np.where(own > 0.0, 0.0, apart)
+            elif not lenient:
+                apart = np.where((own > JUMP) & (apart <= JUMP + own), 0.0, apart)
             else:
                 size = np.maximum(1.0, np.abs(value.astype(np.float64)))
                 largest_of_row = size.max(tuple(range(1, size.ndim)), keepdims=True, initial=1.0)
@@ -180,8 +188,8 @@ def differing(outputs: Columns, inputs: Columns, reference: Run, *, lenient: boo
     return largest
 
 
-def _near(inputs: Columns, reference: Run, wanted: Columns) -> list[Columns]:
-    """Return the policy's outputs for inputs whose numbers are changed by a millionth of their size, or of 1.
+def _near(inputs: Columns, reference: Run, wanted: Columns, change: float) -> list[Columns]:
+    """Return the policy's outputs for inputs whose numbers are changed by that share of their size, or of 1.
 
     Raises:
         RlrunError: it gives others than before for the very same inputs.
@@ -193,8 +201,8 @@ def _near(inputs: Columns, reference: Run, wanted: Columns) -> list[Columns]:
     def changed(value: Array) -> Array:
         if value.dtype.kind != "f":
             return value
-        change = CHANGE * np.maximum(np.abs(value), 1.0) * generator.choice((-1.0, 1.0), value.shape)
-        nearby: Array = (value + change).astype(value.dtype)
+        moved = change * np.maximum(np.abs(value), 1.0) * generator.choice((-1.0, 1.0), value.shape)
+        nearby: Array = (value + moved).astype(value.dtype)
         return nearby
 
     return [reference({name: changed(value) for name, value in inputs.items()}) for _ in range(CHANGES)]
