@@ -1,7 +1,7 @@
 """Claims about what runs learn: a run, the number that is measured of it, and its bar.
 
-A return is that of the best checkpoint by the run's own evaluations, over 20 fresh episodes with
-another seed; the run's own best and last evaluation are saved with it. Toys with known answers are
+A return is that of the best checkpoint by the run's own evaluations, or of the last one, over 20 fresh
+episodes with another seed; the run's own best and last evaluation are saved with the first. Toys with known answers are
 trained by `rlrun.train`, in separate processes.
 """
 
@@ -24,17 +24,22 @@ ALLOWED = 0.25  # mean cost a step
 Measured = Callable[[list[str], Path], float]
 
 
-def fresh(overrides: list[str], folder: Path, *, episodes: int = EPISODES) -> dict[str, Any]:
-    """Train, then play fresh episodes by the best checkpoint; return what `rlrun eval` says of them."""
+def fresh(overrides: list[str], folder: Path, *, episodes: int = EPISODES, checkpoint: str = "best") -> dict[str, Any]:
+    """Train, then play fresh episodes by a checkpoint; return what `rlrun eval` says of them."""
     run_dir = folder / "run"
     run(["-m", "rlrun", "train", *overrides, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
-    options = ["--checkpoint", "best", "--episodes", str(episodes), "--seed", str(SEED), "--json"]
+    options = ["--checkpoint", checkpoint, "--episodes", str(episodes), "--seed", str(SEED), "--json"]
     return run_for_json(["-m", "rlrun", "eval", str(run_dir), *options], folder=folder)
 
 
 def fresh_return(overrides: list[str], folder: Path) -> float:
     """Return the mean return of fresh episodes."""
     return float(fresh(overrides, folder)["mean_return"])
+
+
+def last_return(overrides: list[str], folder: Path) -> float:
+    """Return the mean return of fresh episodes by the last policy."""
+    return float(fresh([*overrides, "evaluation.every=0"], folder, checkpoint="latest")["mean_return"])
 
 
 def bits_flipped(overrides: list[str], folder: Path) -> float:
