@@ -385,5 +385,5 @@ def test_impossible_settings_are_refused(given, message):
 
 def test_handmade_envs_need_threads():
     env = labelled(None, 1)
-    with pytest.raises(ConfigError, match=r"was not made by rlrun.env.make; only kind=thread"):
+    with pytest.raises(ConfigError, match=r"cannot be made in another process; only kind=thread"):
         AsyncCollector(env, None, Table(spaces=env.spaces, length=9))

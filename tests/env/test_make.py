@@ -151,7 +151,7 @@ def test_copy_is_separate_and_alike(vectorization):
 
 
 def test_handmade_envs_cannot_be_copied():
-    with pytest.raises(RlrunError, match=r"not made by rlrun.env.make"):
+    with pytest.raises(RlrunError, match=r"neither by a config nor by rlrun.env.make; give SyncEnv a method"):
         SyncEnv([gymnasium.make("CartPole-v1")]).copy()
 
 

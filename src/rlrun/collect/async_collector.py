@@ -96,7 +96,7 @@ class AsyncCollector(Collector):
         require_one_of("async.kind", kind, KINDS)
         if kind == "process" and env.maker is None:
             raise ConfigError(
-                f"async.kind=process: '{env.name}' was not made by rlrun.env.make; only kind=thread can use it"
+                f"async.kind=process: '{env.name}' cannot be made in another process; only kind=thread can use it"
             )
         least = {"queue": env.num_envs, "refresh": 0, "interval": 0, "max_unroll": 1}
         for name, value in {"queue": queue, "refresh": refresh, "interval": interval, "max_unroll": max_unroll}.items():

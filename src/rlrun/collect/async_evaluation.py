@@ -59,8 +59,8 @@ def start(env: Env, epsilon: float, options: dict[str, Any], num_envs: int | Non
     Raises:
         ConfigError: the environment cannot be sent to it.
     """
-    if env.copier is None:
-        raise ConfigError(f"'{env.name}' was not made by rlrun.env.make")
+    if env.copier is None or env.maker is None:
+        raise ConfigError(f"'{env.name}' cannot be made in another process")
     make = partial(staged, env.copier, parallel(env, options["episodes"], num_envs))
     process = torch.get_num_threads(), torch.get_float32_matmul_precision()
     return Worker(evaluate_jobs, EvaluationRecipe(make, epsilon, options, process))

@@ -101,7 +101,7 @@ def parallel(env: Env, episodes: int, num_envs: int | None) -> int:
 def staged(copy: Callable[[int, str | None], Env], num_envs: int) -> Env:
     """Return copies of an environment whose envs can be seeded one by one."""
     envs = copy(num_envs, None)
-    if envs.envs or envs.num_envs == 1:
+    if envs.envs or envs.seed_episodes or envs.num_envs == 1:
         return envs
     envs.close()
     return copy(1, None)  # an engine that steps all envs cannot seed a single one

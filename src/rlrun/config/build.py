@@ -11,11 +11,12 @@ import importlib
 import importlib.util
 import inspect
 import json
+import pickle
 import pkgutil
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlrun.config import plugins, reading, replaced
 from rlrun.config.interpolation import Location, Path, children, dotted, locate, mentions, plain, split, substitute
@@ -43,6 +44,7 @@ class Builder:
         self.built: dict[str, Any] = {}  # path -> object
         self.left_out: dict[str, str] = {}  # path of a user's class -> which packaged keys it gets, and which not
         self._open: list[Path] = []  # under construction, outermost first
+        self._links: dict[Path, set[str]] = {}  # part -> paths of what its node asked for
 
     def get(self, path: str) -> Any:
         """Return the object at a path.
@@ -67,6 +69,8 @@ class Builder:
         if not isinstance(node, (Mapping, list)):
             return self._scalar(path, node)
         name = dotted(path)
+        if self._open:
+            self._links.setdefault(self._open[-1], set()).add(name)
         if name not in self.built:
             if path in self._open:
                 chain = " -> ".join(map(dotted, [*self._open[self._open.index(path) :], path]))
@@ -117,6 +121,8 @@ class Builder:
                 raise BuildError(f"{text}{missing}")
             if "_inputs_" in node:
                 part.inputs = self._inputs(path, part)
+            if hasattr(part, "made_by"):
+                part.made_by(self._recipe(path, target))
             return part
         except MissingExtra:
             raise
@@ -133,6 +139,12 @@ class Builder:
                 near = did_you_mean(unknown[1], replaced.named(parameters(target, heirs=True)))
                 raise BuildError(f"{place}.{unknown[1]}: {text} takes no argument '{unknown[1]}'{near}") from error
             raise BuildError(f"{place}: {text}: {explain(error)}") from error
+
+    def _recipe(self, path: Path, target: Any) -> "Recipe":
+        """Return what builds a part once more; what its node links to elsewhere stays the same object."""
+        asked = {name for part, names in self._links.items() if part[: len(path)] == path for name in names}
+        shared = {name: self.built[name] for name in sorted(asked) if split(name)[: len(path)] != path}
+        return Recipe(self.tree, path, tuple(replaced.named(parameters(target))), shared)
 
     def _argument(self, path: Path, node: Mapping[str, Any], name: str) -> Any:
         """Return an argument of a node's call."""
@@ -282,6 +294,31 @@ class Builder:
                 asker = f"{dotted(referrer)}: " if referrer else ""
                 raise BuildError(f"{asker}'{so_far}' ({type(value).__name__}) has no '{name}'{near}")
         return value
+
+
+class Recipe(NamedTuple):
+    """Builds a part once more.
+
+    tree: the whole config; path: of the part's node; takes: names of its arguments; shared: parts elsewhere that its
+    node links to, by path.
+    """
+
+    tree: Mapping[str, Any]
+    path: Path
+    takes: tuple[str, ...]
+    shared: Mapping[str, Any]
+
+    @property
+    def node(self) -> Mapping[str, Any]:
+        """The part's node, its links unresolved."""
+        return locate(self.tree, self.path).node  # type: ignore[no-any-return]
+
+    def build(self, changes: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+        """Return another such part, with other values of top-level keys and of the part's own keys."""
+        again = Builder(pickle.loads(pickle.dumps({**self.tree, **changes})))
+        again.built.update(self.shared)
+        locate(again.tree, self.path).node.update(arguments)
+        return again.get(dotted(self.path))
 
 
 def _wraps(former: Any) -> bool:

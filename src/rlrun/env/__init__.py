@@ -1,8 +1,9 @@
 """Environments: made from a name in the config, checked, and stepped in parallel."""
 
+from rlrun.env.batched import BatchedEnv
 from rlrun.env.by_id import ByIdEnv, EnvById
 from rlrun.env.make import make
 from rlrun.env.model_env import ModelEnv
 from rlrun.env.vector import Env, Resumed, Step, spaces_of
 
-__all__ = ["ByIdEnv", "Env", "EnvById", "ModelEnv", "Resumed", "Step", "make", "spaces_of"]
+__all__ = ["BatchedEnv", "ByIdEnv", "Env", "EnvById", "ModelEnv", "Resumed", "Step", "make", "spaces_of"]

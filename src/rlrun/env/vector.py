@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from rlrun.core.errors import ConfigError, RlrunError, describe_error
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array, Tree
-from rlrun.env.spaces import OuterSpaces
+from rlrun.env.spaces import OuterSpaces, to_gymnasium
 from rlrun.env.wrapper_state import States
 
 _messages = logging.getLogger("rlrun")
@@ -67,17 +68,22 @@ class Env(OuterSpaces, ABC):
     envs: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, if they are in this process
     inherited = ("wrappers",)  # of its state, by a fork
     remarked: set[str]  # kinds of outputs that were warned of, by copies too
-    copier: Callable[[int, str | None], Env] | None = None  # set by `make`
+    copier: Callable[[int, str | None], Env] | None = None  # set by `make`, or else by the config
     bare_copier: Callable[[int, str | None], Env] | None = None  # likewise
     twin: Callable[[], Env] | None = None  # makes one equal env in this process; set by `make`
     varies: bool = False  # whether copies, which evaluations use, have other arguments
-    maker: Callable[[], Env] | None = None  # makes equal envs, in another process, too; set by `make`
+    maker: Callable[[], Env] | None = None  # makes equal envs, in another process, too; set as `copier` is
     normalizes_rewards: bool = False  # then evaluations count rewards as the environment pays them
     wrappers_elsewhere: States | None = None  # of equal envs that are stepped in another process, as known so far
     _closed: bool = False
     _single: Env | None = None  # what `in_process` made
     _options: Options = None  # of every reset
     _goals: Mapping[str, Any] = MappingProxyType({})  # the option of a reset that changes
+
+    @cached_property
+    def outer(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:  # type: ignore[override]
+        """Gymnasium's spaces of observations and actions; without ones of its own, those that equal `spaces`."""
+        return to_gymnasium(self.spaces.observation, tuples=True), to_gymnasium(self.spaces.action, tuples=True)
 
     @abstractmethod
     def reset(self, seed: Seed = None) -> Tree:
@@ -171,17 +177,40 @@ class Env(OuterSpaces, ABC):
     def renew(self) -> None:
         """Give layers with a `state_dict` the states of the first call: they forget the episodes since."""
 
+    def made_by(self, recipe: Any) -> None:
+        """Let the config node of these envs build copies of them, if `make` did not make them.
+
+        A copy has the number of envs as `num_envs` of the config, and `evaluation.env.kwargs` as arguments.
+
+        recipe: of the config's builder.
+        """
+        if self.copier is not None:
+            return
+        given = ((recipe.tree.get("evaluation") or {}).get("env") or {}).items()
+        changes = {key: value for key, value in given if value}
+        self.copier = partial(_built_again, recipe, changes)
+        self.bare_copier = self.copier
+        self.varies = bool(changes)
+        if not any(hasattr(part, "state_dict") for part in recipe.shared.values()):
+            self.maker = partial(recipe.build, {}, {})
+
     def copy(self, num_envs: int = 1, render_mode: str | None = None) -> Env:
-        """Return a separate environment of the same kind, for evaluation."""
-        if self.copier is None:
-            raise RlrunError(f"environment '{self.name}' was not made by rlrun.env.make and cannot be copied")
-        return self.copier(num_envs, render_mode)
+        """Return a separate environment of the same kind, for evaluation.
+
+        Raises:
+            RlrunError: it was made by neither a config nor `rlrun.env.make`, and its class has no `copy` of its own.
+        """
+        return self._copier(self.copier)(num_envs, render_mode)
 
     def copy_bare(self) -> Env:
         """Return a separate env without Gymnasium's Normalize wrappers."""
-        if self.bare_copier is None:
-            raise RlrunError(f"environment '{self.name}' was not made by rlrun.env.make and cannot be copied")
-        return self.bare_copier(1, None)
+        return self._copier(self.bare_copier)(1, None)
+
+    def _copier(self, copier: Callable[[int, str | None], Env] | None) -> Callable[[int, str | None], Env]:
+        if copier is None:
+            way_out = f"give {type(self).__name__} a method copy(num_envs, render_mode)"
+            raise RlrunError(f"environment '{self.name}' was made neither by a config nor by rlrun.env.make; {way_out}")
+        return copier
 
     def in_process(self) -> Env:
         """Return these envs, if they are open and in this process, else a copy of one env that `end` closes.
@@ -200,6 +229,26 @@ class Env(OuterSpaces, ABC):
         if self._single is not None:
             self._single.close()
             self._single = None
+
+
+def _built_again(recipe: Any, changes: Mapping[str, Any], num_envs: int, render_mode: str | None) -> Env:
+    """Build a copy of envs by their config node.
+
+    changes: the `kwargs` and `reset_options` of evaluations.
+    """
+    arguments = dict(changes.get("kwargs") or {})
+    if "reset_options" in changes:
+        arguments["reset_options"] = {**(recipe.node.get("reset_options") or {}), **changes["reset_options"]}
+    for name in arguments:
+        if name not in recipe.takes:
+            known = ", ".join(recipe.takes) or "none"
+            raise ConfigError(f"{recipe.node['_target_']} takes no argument '{name}'; it takes {known}")
+    if isinstance(recipe.node.get("num_envs"), int):
+        arguments["num_envs"] = num_envs
+    if render_mode is not None and "render_mode" in recipe.takes:
+        arguments["render_mode"] = render_mode
+    env: Env = recipe.build({"num_envs": num_envs}, arguments)
+    return env
 
 
 def private(value: Any) -> Any:
@@ -241,5 +290,9 @@ def spaces_of(env: Env | None) -> Spaces:
         raise ConfigError("env=none: there is no environment whose spaces a part needs; name that of the data")
     if not hasattr(env, "spaces"):
         name = type(env).__name__
-        raise ConfigError(f"env: {name} is no rlrun.env.VectorEnv; env.target=… names what makes one environment")
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            way_out = "its node belongs into env: {_target_: rlrun.env.BatchedEnv, vector: …}"
+        else:
+            way_out = "env.target=… names what makes one environment"
+        raise ConfigError(f"env: {name} is no rlrun.env.Env; {way_out}")
     return env.spaces

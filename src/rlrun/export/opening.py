@@ -125,8 +125,10 @@ def frozen_in(run: Path | str, overrides: Iterable[str], *, act: str) -> Iterato
     if has_env(place) or not has_agent(place):
         varied = {override.key: override.value for override in parse(overrides)}
         changed = configuration.load(RunDir.open(place).config) if varied else None
+        packaged = changed is None or str(OmegaConf.select(changed, "env._target_")).startswith("rlrun.")
         for key, value in varied.items():
-            for where in (key, f"evaluation.{key}"):
+            own = key if packaged else key.replace("env.kwargs.", "env.", 1)  # arguments of a class of the user's
+            for where in (own, f"evaluation.{key}"):
                 OmegaConf.update(changed, where, value, force_add=True)  # type: ignore[arg-type]
         with frozen(place, elsewhere=changed) as policy:
             yield policy

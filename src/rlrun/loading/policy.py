@@ -191,7 +191,7 @@ class Frozen(Restored):
             env = recorded or RecordedSpaces(describe_spaces(builder.get("spaces")), str(self.directory.manifest))
         if elsewhere is not None:
             elsewhere.encoder.layout = OmegaConf.select(arrival.config, "encoder.layout", default="auto")
-            own, env = env, Builder(elsewhere).get("env")
+            own, env = env, builder_of(elsewhere).get("env")
             limit = elsewhere.evaluation.max_steps
             if isinstance(env, Env):
                 _require_fit(own.spaces, env, self.directory.path.name)
