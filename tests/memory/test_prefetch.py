@@ -195,6 +195,11 @@ def prioritized() -> JointLoader:
     return JointLoader(a=dataset(), b=ReplayLoader(table=table, collector=None, batch=2))
 
 
+def imagined() -> JointLoader:
+    table = Table(length=9, columns=COLUMNS, grows=True)
+    return JointLoader(a=dataset(), b=ReplayLoader(table=table, collector=None, batch=2))
+
+
 def rollouts() -> JointLoader:
     table = Rollout(columns=COLUMNS)
     return JointLoader(a=dataset(), b=RolloutLoader(table=table, collector=Walker(table), horizon=4, minibatch=2))
@@ -205,6 +210,7 @@ def rollouts() -> JointLoader:
     [
         (lambda: next(iter(Prefetch(dataset()))), RequestError, r"callbacks\.prefetch is missing"),
         (lambda: Prefetch(prioritized()), ConfigError, "what Priorities draws depends on the priorities of the batch"),
+        (lambda: Prefetch(imagined()), ConfigError, "a callback writes to a table between two batches, such as imag"),
         (lambda: Prefetch(rollouts()), ConfigError, r"loader\.b: a RolloutLoader cannot tell"),
         (lambda: Prefetch(dataset(), depth=0), ConfigError, "depth must be at least 1, not 0"),
     ],

@@ -127,9 +127,7 @@ class Builder:
         except MissingExtra:
             raise
         except RlrunError as error:
-            root = place.split(".")[0]
-            if not str(error).startswith(tuple(f"{root}{mark}" for mark in ".:[ ")):  # else it names the place itself
-                error.args = (f"{place}: {error}",)
+            error.args = (_placed(str(error), place, node),)
             raise
         except Exception as error:
             unknown = (
@@ -378,6 +376,17 @@ def find_target(text: Any, place: str) -> Any:
     if not callable(target):
         raise BuildError(f"{place}: {text} is a {type(target).__name__}, wanted a class or function")
     return target
+
+
+def _placed(message: str, place: str, node: Mapping[str, Any]) -> str:
+    """Return a message of the part at a place of the config, with the place."""
+    root = place.split(".")[0]
+    if not message.startswith(tuple(f"{root}{mark}" for mark in ".:[ ")):
+        return f"{place}: {message}"
+    named = re.match(rf"{root}\.(\w+)", message)  # such as `loader.batch`, of a loader at another place
+    if named and named[1] in node and not message.startswith(place):
+        return f"{place}{message[len(root) :]}"
+    return message
 
 
 def _is_module(name: str) -> bool:

@@ -134,6 +134,11 @@ class DatasetLoader:
     def __len__(self) -> int:
         return len(self.source)
 
+    @property
+    def batches(self) -> int:
+        """Batches of an epoch of these rows."""
+        return max(1, -(-min(distributed.all_gather(len(self._rows()))) // self.batch))
+
     def once(self) -> Iterator[Batch]:
         """Yield batches of all rows that it serves in their order, as held-out ones; its own position stays."""
         rows = self._rows()

@@ -28,6 +28,7 @@ class Rate:
     every_steps: int | None = None  # in place of `every`: in the first round, then after so many environment steps
     times: int = 1  # batches in such a round
     epochs: int | None = None  # in place of `times`: passes over a data set
+    min_batches: int = 1  # with `epochs`: more passes, where these have fewer batches
     last: int | None = None  # environment steps when a part with `every_steps` gave its newest batches
 
     @property
@@ -35,18 +36,26 @@ class Rate:
         """Return True if a part gives nothing in some rounds."""
         return self.every > 1 or self.every_steps is not None
 
-    def turns(self, number: int, steps: int) -> int:
-        """Return how many batches, or epochs, a part gives in this round, from 1; steps: of the environment so far."""
+    def turns(self, number: int, steps: int, loader: Any) -> int:
+        """Return how many batches, or epochs, a loader gives in this round, from 1; steps: env steps so far."""
         if self.every_steps is None:
             due = number % self.every == 0
         else:
             due = self.last is None or steps - self.last >= self.every_steps
             self.last = steps if due else self.last
-        return (self.epochs or self.times) if due else 0
+        if not due or self.epochs is None:
+            return self.times if due else 0
+        return max(self.epochs, -(-self.min_batches // loader.batches)) if self.min_batches > 1 else self.epochs
+
+    @property
+    def most(self) -> int:
+        """The largest number that `turns` can return."""
+        return self.times if self.epochs is None else max(self.epochs, self.min_batches)
 
     def __str__(self) -> str:
         count, unit = (self.epochs, "epoch") if self.epochs else (self.times, "batch")
         amount = f"{count:,} {unit}" + ("" if count == 1 else "s" if self.epochs else "es")
+        amount += f", at least {self.min_batches:,} batches," if self.min_batches > 1 else ""
         rounds = "each round" if self.every == 1 else f"every {self.every:,} rounds"
         return f"{amount} " + (rounds if self.every_steps is None else f"every {self.every_steps:,} environment steps")
 
@@ -63,7 +72,8 @@ class JointLoader:
 
     Args:
         nested: the one data group in which each loader's batch is an entry under the loader's name.
-        loaders: by name, each a loader or `{loader, every, every_steps, times, epochs}` with the settings of a `Rate`.
+        loaders: by name, each a loader or `{loader, every, every_steps, times, epochs, min_batches}` with the settings
+            of a `Rate`.
 
     Raises:
         ConfigError: two loaders give the same group, there is no loader, or a rate is impossible, as of batches of a
@@ -152,7 +162,8 @@ class JointLoader:
         """Return True if a part gives a batch to the next update; its rate is asked once a round."""
         if part not in self._left:
             steps = 0 if self.collector is None else self.collector.steps
-            self._left[part] = self._rates[part].turns(self._round, steps) if part in self._rates else 1
+            rate = self._rates.get(part, Rate())
+            self._left[part] = rate.turns(self._round, steps, self.parts[part])
         return self._left[part] > 0
 
     def ready(self) -> bool:
@@ -189,7 +200,7 @@ class JointLoader:
         require_counts({part: steps for part, steps in last.items() if steps is not None})
         for part, count in left.items():
             rate = self._rates.get(part, Rate())
-            if part not in self.parts or count > (rate.epochs or rate.times):
+            if part not in self.parts or count > rate.most:
                 raise RlrunError(f"loader.{part}: the saved round has {count:,} batches or epochs left for it")
         for part, loader in self.parts.items():
             loader.load_state_dict(state["parts"][part])
@@ -203,7 +214,7 @@ class JointLoader:
 def batches(loader: Any, groups: Mapping[str, Any]) -> Any:
     """Return a loader that gives further data groups beside those of the algorithm's; the very loader without any.
 
-    groups: loaders or `{loader, every, every_steps, times, epochs}` by name, as `JointLoader` takes them.
+    groups: loaders or `{loader, every, every_steps, times, epochs, min_batches}` by name, as of `JointLoader`.
     """
     added = {name: group for name, group in groups.items() if group is not None}
     return JointLoader(default=loader, **added) if added else loader
@@ -212,10 +223,12 @@ def batches(loader: Any, groups: Mapping[str, Any]) -> Any:
 def _rate(part: str, entry: Mapping[str, Any]) -> Rate:
     """Return the rate of a part `{loader, …}` of a JointLoader."""
     place = f"loader.{part}"
-    _require_known(place, entry, ("loader", "every", "every_steps", "times", "epochs"))
+    _require_known(place, entry, ("loader", "every", "every_steps", "times", "epochs", "min_batches"))
     for exclusive in (("every", "every_steps"), ("times", "epochs")):
         if all(entry.get(name) is not None for name in exclusive):
             raise ConfigError(f"{place}: {' and '.join(exclusive)} exclude each other")
+    if entry.get("min_batches") is not None and entry.get("epochs") is None:
+        raise ConfigError(f"{place}.min_batches: it adds epochs; give epochs, too")
     settings = {name: value for name, value in entry.items() if name != "loader" and value is not None}
     for name, value in settings.items():
         if not isinstance(value, int):
@@ -397,7 +410,10 @@ class Mix:
 
 def _part(name: str, entry: Mapping[str, Any]) -> _Part:
     _require_known(f"loader.parts.{name}", entry, ("table", "share", "every"))
-    if not hasattr(entry.get("table"), "sample") or "share" not in entry:
+    table = entry.get("table")
+    if table is not None and not hasattr(table, "sample"):
+        raise ConfigError(f"loader.parts.{name}.table: wanted a table that is sampled, got a {type(table).__name__}")
+    if table is None or "share" not in entry:
         raise ConfigError(f"loader.parts.{name}: wanted a table and its share, given {', '.join(entry) or 'nothing'}")
     if entry["table"].sampler.by_burst:
         raise ConfigError(f"loader.parts.{name}: a Mix draws samples singly; it wants memory.sampler.feedback=update")

@@ -50,6 +50,11 @@ class Prefetch(Callback):
                     "ReplayLoader, a DatasetLoader, or a mixture of them"
                 )
             for table in part.tables:
+                if table.grows:
+                    raise ConfigError(
+                        "a callback writes to a table between two batches, such as imagined rows, so nothing can be "
+                        "drawn ahead: leave prefetch out"
+                    )
                 if table.sampler.learns:
                     raise ConfigError(
                         f"what {type(table.sampler).__name__} draws depends on the priorities of the batch before, so "

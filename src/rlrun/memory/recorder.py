@@ -28,7 +28,7 @@ class Recorder:
     """Writes rows to the slots of the index, and notifies sampler and ejector."""
 
     length: int
-    grows = False  # True: a part calls `resize`, so a saved table may be larger
+    grows = False  # True: a callback writes to it and calls `resize`, so a saved table may be larger
 
     def __init__(
         self,

@@ -56,6 +56,7 @@ class Table(Recorder):
         directory: of that file.
         device: of the batches.
         seed: of the default sampler.
+        grows: a callback writes to the table, and may make it larger; so a saved one may be larger, too.
 
     Raises:
         ConfigError: sizes, columns, adaptors or the disk do not fit.
@@ -79,7 +80,9 @@ class Table(Recorder):
         directory: str = ".",
         device: str = "cpu",
         seed: int = 0,
+        grows: bool = False,
     ) -> None:
+        self.grows = grows
         self.adaptors = arrange(adaptors, rewards=spaces.rewards if spaces is not None else 0)
         self.past = next((adaptor for adaptor in self.adaptors if isinstance(adaptor, Past)), None)
         every, computed = make_columns(spaces, {**(columns or {}), **(self.past.columns if self.past else {})})

@@ -94,6 +94,8 @@ class Dynamics(nn.Module):
     ) -> None:
         super().__init__()
         require_at_least("members", members, 1)
+        if not 0.0 < rate <= 1.0:
+            raise ConfigError(f"rate: wanted a share above 0, at most 1, got {rate}")
         seen = without_mask(spaces.observation)
         for path, leaf in leaves(seen):
             if isinstance(leaf, Box) and (leaf.image or not leaf.dtype.startswith("float")):
@@ -109,7 +111,7 @@ class Dynamics(nn.Module):
         self.features = features
         if wrong := [index for index in absolute if not 0 <= index < self.size]:
             raise ConfigError(f"absolute: the observation has numbers 0 to {self.size - 1}, not {wrong[0]}")
-        width = self.size if features is None else features(torch.zeros(2, self.size)).shape[-1]
+        width = self.size if features is None else _width(features, self.size)
         inputs, count = width + spaces.action.size, self.size + rewards
         outputs = count * (1 if deterministic else 2) + ends
         options: dict[str, Any] = {"hidden": hidden, "activation": activation}
@@ -216,6 +218,15 @@ class Dynamics(nn.Module):
         after = self.observations.nearest(torch.addcmul(numbers[..., : self.size], self.changes, state))
         reward = numbers[..., -1] if self.rewards else torch.zeros_like(numbers[..., 0])
         return Imagined(after, reward, None if outputs.end is None else outputs.end.sigmoid())
+
+
+def _width(features: Callable[[Tensor], Tensor], size: int) -> int:
+    """Return how many numbers a function makes of those of an observation, beside any leading dimensions."""
+    read = features(torch.zeros(2, 3, size))
+    if not isinstance(read, Tensor) or read.dim() != 3 or read.shape[:2] != (2, 3):
+        shape = [*read.shape] if isinstance(read, Tensor) else read
+        raise ConfigError(f"features: of numbers {[2, 3, size]} wanted numbers [2, 3, F], got {shape}")
+    return read.shape[-1]
 
 
 class WorldModel:

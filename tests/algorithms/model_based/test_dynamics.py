@@ -1,6 +1,7 @@
 """A model learns by the likelihood of changes, and its best members on held-out rows predict."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -177,6 +178,21 @@ def test_what_no_model_predicts_is_refused():
         Dynamics(SPACES, members=2, elites=3)
     with pytest.raises(ConfigError, match="absolute: the observation has numbers 0 to 2, not 3"):
         Dynamics(SPACES, absolute=[3])
+    with pytest.raises(ConfigError, match="rate: wanted a share above 0, at most 1, got 7"):
+        Dynamics(SPACES, rate=7)
+    with pytest.raises(ConfigError, match=r"features: of numbers \[2, 3, 3\] wanted numbers \[2, 3, F\], got \[2, 3\]"):
+        Dynamics(SPACES, features=lambda state: state.sum(-1))
+
+
+def test_held_out_rows_move_no_batch_statistics():
+    network = Dynamics(SPACES, network=partial(MLP, hidden=[8], batch_norm=True))
+    moved = {}
+    for name, optimizer in {"held": None, "model": adam}.items():
+        kept = [buffer.clone() for buffer in network.network.buffers()]
+        DynamicsLoss(network, optimizer).loss(**batch())
+        pairs = zip(kept, network.network.buffers(), strict=True)
+        moved[name] = any(not torch.equal(old, new) for old, new in pairs)
+    assert moved == {"held": False, "model": True}
 
 
 def test_a_known_noise_is_learned():

@@ -47,7 +47,7 @@ def model(ended=None, members=3):
 
 
 def imagined(length=5, *, envs=10, ended=None, **options):
-    table = Table(length=envs, num_envs=envs, spaces=SPACES)
+    table = Table(grows=True, length=envs, num_envs=envs, spaces=SPACES)
     part = Imagination(model(ended), Agent(), table, SPACES, length=length, after=0, **options)
     return part, table
 
@@ -197,7 +197,7 @@ def test_a_resumed_run_equals_the_one_that_never_stopped(tmp_path):
 
 def test_adaptors_do_not_learn_from_imagined_rows():
     shown = []
-    table = Table(length=10, num_envs=10, spaces=SPACES)
+    table = Table(grows=True, length=10, num_envs=10, spaces=SPACES)
     table._observers = (shown.append,)
     part = Imagination(model(), Agent(), table, SPACES, length=2, after=0)
     part.begin_batch(torch.ones(10, 2), 0)
@@ -221,7 +221,7 @@ def test_episodes_have_a_step(length, error):
 
 def test_action_masks_and_agents_with_a_state_are_refused():
     masked = Spaces(Composite({"action_mask": box(2), "place": box(2)}), SPACES.action)
-    table = Table(length=10, num_envs=10, spaces=SPACES)
+    table = Table(grows=True, length=10, num_envs=10, spaces=SPACES)
     with pytest.raises(SpaceError, match="a model predicts no action mask"):
         Imagination(model(), Agent(), table, masked)
     agent = Agent()

@@ -7,6 +7,7 @@
 out: the members with the least error on them predict.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, LossResult
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.collect.modes import evaluating, modal_parts
 from rlrun.core.errors import DataError, require_at_least
 from rlrun.core.typing import Batch, Tree
 from rlrun.nn.dynamics import Dynamics
@@ -36,6 +38,10 @@ class DynamicsLoss(LossCallback):
     """
 
     network: Dynamics
+
+    def __init__(self, network: Dynamics, optimizer: Optimizer | None, **options: Any) -> None:
+        super().__init__(network, optimizer, **options)
+        self.judged = modal_parts(network) if optimizer is None else []  # held-out rows move no batch statistics
 
     def loss(
         self,
@@ -60,7 +66,8 @@ class DynamicsLoss(LossCallback):
             updates.get(f"network.{name}", getattr(network, name)) for name in STATISTICS
         )
         targets = (targets - target_shift) * _reciprocal(target_scale)
-        outputs = network(((inputs - shift) * scale).expand(network.members, -1, -1))
+        with evaluating(self.judged) if self.judged else nullcontext():
+            outputs = network(((inputs - shift) * scale).expand(network.members, -1, -1))
         error = (targets - outputs.mean).square()  # [M, B, K]
         if outputs.log_variance is None:
             loss = 0.5 * error.mean(-1)

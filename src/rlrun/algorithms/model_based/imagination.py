@@ -34,7 +34,7 @@ class Imagination(Callback):
     Args:
         model: that is acted in.
         agent: acts, exploring.
-        table: for the imagined rows; it has as many envs as a batch of the data group has rows.
+        table: for the imagined rows, with `grows`; it has as many envs as a batch of the data group has rows.
         spaces: of the environment.
         length: steps of an imagined episode, a number or a schedule over environment steps.
         keep: calls whose rows the table keeps.
@@ -68,7 +68,6 @@ class Imagination(Callback):
                 "imagination: an agent with a state, such as a recurrent one, cannot begin within an episode"
             )
         self.model, self.agent, self.table, self.keep, self.after = model, agent, table, keep, after
-        table.grows = True
         self.modal = modal_parts(model.dynamics)
         self.length, self.data_group = as_schedule(length), data_group
         require_at_least("length", self.length(0), 1)

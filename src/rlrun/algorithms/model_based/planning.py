@@ -258,7 +258,7 @@ class CEM(Planner):
         super().__init__(spaces, model, iterations=iterations, **options)
         if not 2 <= elite <= self.population:
             raise ConfigError(f"elite: wanted a number from 2 to population={self.population}, got {elite}")
-        _require_shares(tau=tau)
+        _require_shares(tau=tau, epsilon=epsilon)
         if variance is not None:
             _require_positive(variance=variance)
         self.elite, self.tau, self.epsilon, self.variance = elite, tau, epsilon, variance
