@@ -143,7 +143,37 @@ def posterior_error(run_dir: str, overrides: list[str]) -> float:
     return max(float(errors[0]) / 0.01, float(errors[1] / covariance.norm()) / 0.05)
 
 
+def model_error(run_dir: str, overrides: list[str]) -> float:
+    """Return the error of a model's means in 20 fresh episodes of 199 random steps, relative to what is allowed.
+
+    It is the larger of that of one step over 0.05 and that of ten steps by its own predictions over 0.3, as root mean
+    squares in deviations of the observation.
+    """
+    result = rlrun.train([*overrides, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
+    callbacks: Any = result.trainer.callbacks
+    env, model = callbacks["collector"].env.copy(20), callbacks["model"].network
+    draw, seen, done = np.random.default_rng(SEED), [env.reset(SEED).copy()], []
+    for _ in range(199):
+        done.append(draw.uniform(-1.0, 1.0, (20, 1)).astype(np.float32))
+        seen.append(env.step(done[-1]).observation.copy())  # of a buffer that is used again
+    states, actions = torch.from_numpy(np.stack(seen)), torch.from_numpy(np.stack(done))  # [200, 20, D], [199, 20, A]
+    deviation = states.flatten(0, 1).std(0)
+
+    def error(steps: int) -> float:
+        at = states[: len(states) - steps]
+        for step in range(steps):
+            action = actions[step : len(actions) - steps + 1 + step]
+            at = model.step(at.expand(model.elites, *at.shape), action.expand(model.elites, *action.shape), predictor)
+            at = at.state.mean(0)
+        return float(((at - states[steps:]) / deviation).square().mean().sqrt())
+
+    with torch.no_grad():
+        predictor = model.predictor()
+        return max(error(1) / 0.05, error(10) / 0.3)
+
+
 CHECKS = {
+    "model_error": model_error,
     "covariance_error": covariance_error,
     "posterior_error": posterior_error,
     "last_reward": last_reward,
