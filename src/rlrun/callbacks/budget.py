@@ -12,6 +12,7 @@ from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.validation import Validation
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError
+from rlrun.core.progress import NO_LIMIT, Progress
 from rlrun.runs import processes
 from rlrun.training.callback import Callback, Stop
 
@@ -31,6 +32,8 @@ class Budget(Callback):
         evaluator: whose evaluations count.
         validation: objective of a validation: at least, or at most, as its direction is.
         validator: whose validations count.
+        progress: of the same limits; hooks that ask for `progress` get its share, after the steps before an update and
+            with that update.
 
     Raises:
         ConfigError: a limit is set for which nothing in the run is measured.
@@ -38,6 +41,7 @@ class Budget(Callback):
 
     cycle = 1
     ends = True
+    on_request = True
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Budget(Callback):
         evaluator: Evaluator | None = None,
         validation: float | None = None,
         validator: Validation | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.env_steps = float("inf") if env_steps is None else env_steps
         self.updates = float("inf") if updates is None else updates
@@ -65,6 +70,9 @@ class Budget(Callback):
         self.evaluator = evaluator
         self.validation = validation
         self.validator = validator
+        self.progress = Progress(env_steps, updates) if progress is None else progress
+        self.provides = ("progress",) if self.progress.limited else ()
+        self.withheld = {} if self.progress.limited else {"progress": NO_LIMIT}
         self._group_updates: Mapping[str, int] = {}  # the trainer's own
         self._before = 0.0  # seconds of training before this process
         self._start = time.monotonic()
@@ -74,11 +82,18 @@ class Budget(Callback):
         """Seconds of training so far."""
         return self._before + time.monotonic() - self._start
 
-    def begin_training(self, group_updates: Mapping[str, int] | None = None) -> None:
+    def begin_training(self, group_updates: Mapping[str, int] | None = None, update: int = 0, step: int = 0) -> None:
         self._group_updates = group_updates or {}
+        self.progress.step, self.progress.update = step, self._counted(update)
         self._start = time.monotonic()
         if min(self.env_steps, self.updates) <= 0:
             raise Stop("there is nothing to do: the budget is 0")
+
+    def _counted(self, update: int) -> int:
+        return self._group_updates.get("default", update)
+
+    def begin_batch(self, update: int, step: int = 0) -> dict[str, float]:
+        return {"progress": self.progress.at(step, self._counted(update))}
 
     def left(self, step: int, wanted: int) -> int:
         """Return how many of the wanted environment steps the budget allows.
@@ -93,8 +108,8 @@ class Budget(Callback):
         return int(min(wanted, self.env_steps - step))
 
     def end_cycle(self, update: int, step: int = 0) -> None:
+        update = self.progress.update = self._counted(update)
         self.left(step, 1)
-        update = self._group_updates.get("default", update)
         if update >= self.updates:
             raise Stop(f"{update} of {self.updates} updates")
         if self.evaluator is not None and self.evaluator.mean_return >= self.mean_return:

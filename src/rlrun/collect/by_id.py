@@ -184,7 +184,7 @@ class ByIdCollector(Budgeted):
         self._record(self.observations)
         with self._spent.during("env"):
             self.observations = self.env.dict_step(responses)
-        self.steps += len(responses)
+        self._count(len(responses))
         return len(responses)
 
     def _record(self, observations: Observations) -> None:

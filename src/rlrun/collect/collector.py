@@ -16,6 +16,7 @@ from rlrun.collect.statistics import Tally, observed
 from rlrun.core import distributed
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean, require_counts
+from rlrun.core.progress import Progress
 from rlrun.core.seeds import EpisodeSeeds
 from rlrun.core.spaces import leaves, map_tree, require_like, take_rows, tree_of
 from rlrun.core.typing import Array, Tree
@@ -49,6 +50,7 @@ class Budgeted(Callback, ABC):
     tally: Tally
     _budget: Any = None  # the run's, once training has begun
     _signals: Any = NoSignals()  # likewise
+    _progress = Progress()
     _spent = Spent()
 
     @property
@@ -61,6 +63,12 @@ class Budgeted(Callback, ABC):
         self._spent = Spent() if spent is None else spent
         self._signals = (callbacks or {}).get("interrupt") or NoSignals()
         self._budget = (callbacks or {}).get("budget")
+        self._progress = getattr(self._budget, "progress", self._progress)
+
+    def _count(self, steps: int) -> None:
+        """Count environment steps."""
+        self.steps += steps
+        self._progress.step = self.steps
 
     def begin_batch(self) -> dict[str, int]:
         return {"step": self.steps}
@@ -302,11 +310,11 @@ class Collector(Budgeted):
         """Add a row for every env with a valid step, and begin new episodes where one ended."""
         if step.valid is None:
             self.table.add(None, row)
-            self.steps += self._round
+            self._count(self._round)
         else:
             envs = np.flatnonzero(step.valid)
             self.table.add(envs, take_rows(row, envs))
-            self.steps += len(envs)
+            self._count(len(envs))
             self.state = restarted(self.state, self._initial, ~step.valid)
         self.tally.add(step.reward, step.valid)
         episode_end = step.terminated | step.truncated

@@ -39,7 +39,9 @@ OF_MACHINE = (  # facts in the manifest about each process that resumes a run
     *("command", "created", "git", "python", "packages", "platform", "host", "cpu"),
     *("device", "gpu", "threads", "code"),
 )
-OF_BUDGET = (("stop",), ("callbacks", "budget"), ("callbacks", "logger"))  # read the budget, and change no number
+LIMITS = (("stop", "env_steps"), ("stop", "updates"))
+PROGRESS = ("progress",)  # a share of these
+OF_BUDGET = (("stop",), PROGRESS, ("callbacks", "budget"), ("callbacks", "logger"))  # read it, and change no number
 WATCHERS = (*OF_BUDGET, ("callbacks", "evaluation"))  # have the evaluator, and change no number
 IN_PROCESS = ("auto", "sync", "async")  # vectorizations with the same random numbers
 
@@ -143,7 +145,9 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
         experiment.restore(loaded[1], loaded[0])
     if distributed.rank():
         return experiment.follow()
-    readers = [*readers_of_budget(arrival.config, config), *readers_of_evaluations(arrival.config, config)]
+    asking = (step for steps in experiment.trainer.plan.steps.values() for step in steps if "progress" in step.asks)
+    hooks = dict.fromkeys(step.callback.name for step in asking)
+    readers = [*readers_of_budget(arrival.config, config, hooks), *readers_of_evaluations(arrival.config, config)]
     since = {
         "overrides": [override.text for override in changes],
         "checkpoint": None if loaded is None else loaded[0].name,
@@ -321,18 +325,19 @@ def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:
     write_json(run.manifest, about)
 
 
-def readers_of_budget(before: DictConfig, config: DictConfig) -> list[str]:
+def readers_of_budget(before: DictConfig, config: DictConfig, hooks: Iterable[str] = ()) -> list[str]:
     """Return the keys that read a changed limit of `stop`: the longer run would have differed from the start.
 
     A learning rate that falls to 0 within the budget is one.
+
+    hooks: callbacks that ask for `progress`, a share of the budget.
     """
-    changes = [
-        (dotted(path), dotted(key), *(OmegaConf.select(version, dotted(key)) for version in (before, config)))
-        for path, value in leaves(plain(config))
-        if not any(path[: len(place)] == place for place in OF_BUDGET)
-        for key in mentions(str(value), path)
-        if key[0] == "stop"
-    ]
+    reads: list[tuple[str, tuple[str, ...]]] = [(f"callbacks.{name}", PROGRESS) for name in hooks]
+    for path, value in leaves(plain(config)):
+        if not any(path[: len(place)] == place for place in OF_BUDGET):
+            reads += [(dotted(path), key) for key in mentions(str(value), path) if key[0] in ("stop", PROGRESS[0])]
+    pairs = [(reader, dotted(key)) for reader, at in reads for key in (LIMITS if at[:1] == PROGRESS else [at])]
+    changes = [(*pair, *(OmegaConf.select(version, pair[1]) for version in (before, config))) for pair in pairs]
     return [f"{reader} reads {key}, and {old} became {new}" for reader, key, old, new in changes if old != new]
 
 

@@ -37,6 +37,26 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class OverBudget:
+    """A schedule over the share of the budget that is used up, 0 to 1, in place of steps.
+
+    progress: of the run; value: its steps are shares, as in a `Linear` with `steps: 1`.
+
+    Raises:
+        ConfigError: the run has no budget of environment steps or updates.
+    """
+
+    progress: Callable[[], float]
+    value: Callable[[float], float]
+
+    def __post_init__(self) -> None:
+        self.progress()
+
+    def __call__(self, step: int) -> float:
+        return self.value(self.progress())
+
+
+@dataclass(frozen=True)
 class Linear:
     """A straight line from `first` to `last` over `steps`, then `last`; without `steps` it stays at `first`.
 

@@ -66,6 +66,8 @@ class Callback:
     requested_names: frozenset[str] | None = None  # those of `provides` that are read; None = no plan yet
     cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; subclasses with these hooks set it
     leads: bool = False  # it observes or writes files, and does not affect training: only the first rank has it
+    withheld: Mapping[str, str] = {}  # names that it lacks in this run -> why, for who asks for them
+    on_request: bool = False  # its begin_batch is called only if a hook asks for what it provides
     only_provides: bool = False  # it only provides names: if no hook asks for them, that is a mistake
     by_turns: bool = False  # others train the same parameters, each in separate phases
     ends: bool = False  # its end_cycle may end training, so it is called after all others

@@ -178,6 +178,8 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
         if callback.only_provides and not callback.requested_names:
             unread = _list(callback.provides)
             raise WiringError(f"callbacks.{callback.name}: nobody asks for '{unread}'{did_you_mean(unread, requests)}")
+    steps = plan.steps["begin_batch"]
+    plan.steps["begin_batch"] = [x for x in steps if x.callback.requested_names or not x.callback.on_request]
     _check_trained(callbacks)
     if distributed.rank() > 0:  # after sorting, so that all ranks compute in the same order
         plan.steps = {event: [step for step in steps if not step.callback.leads] for event, steps in plan.steps.items()}
@@ -310,6 +312,7 @@ def _resolve(
             holding = [key for key, names in plan.names.items() if name in names and in_batch and group is None]
             hint = f": set data_group = '{holding[0]}' in its class" if holding else did_you_mean(name, known)
             hint = f"; callbacks.{later[0]} provides it only later: put '{later[0]}' first" if later else hint
+            hint = next((f"; {peer.withheld[name]}" for peer in peers if name in peer.withheld), hint)
             raise WiringError(_unknown(callback, hook, name, known, group if in_batch else None) + hint)
     framework = tuple(name for name in hook.framework if name in known)
     return HookCall(callback, event, hook.label, required, optional, hook.method, framework)
@@ -385,17 +388,19 @@ def data_flow(plan: Plan, path_of: Callable[[object], str] = lambda part: type(p
     """Return the hooks of one update in the order of their calls: event, callback, names read and provided, note."""
     events = ("begin_cycle", "begin_batch", "backward", "end_batch", "end_cycle")
     several = len(plan.names) > 1
-    rows = [_described(step, event, path_of, several) for event in events for step in plan.steps[event]]
+    rows = [_described(plan, step, event, path_of, several) for event in events for step in plan.steps[event]]
     if not any("step" in row["reads"] for row in rows):  # nothing is collected, so intervals count updates
         rows = [{**row, "note": row["note"].replace(" steps", " updates")} for row in rows]
     return rows
 
 
-def _described(step: HookCall, event: str, path_of: Callable[[object], str], several: bool) -> dict[str, Any]:
+def _described(
+    plan: Plan, step: HookCall, event: str, path_of: Callable[[object], str], several: bool
+) -> dict[str, Any]:
     callback = step.callback
     provides = callback.provides if _provided_in(callback) == event else ()
     order = ("backward", "begin_batch", "end_batch", "end_cycle", "begin_cycle")
-    first = next(e for e in order if _hook(callback, e) is not None)
+    first = next(e for e in order if any(other.callback is callback for other in plan.steps[e]))
     note = callback.note(path_of) if event == first else ""
     if note and several and callback.data_group not in (None, "default"):
         note = f"{note}; data group {callback.data_group}"
