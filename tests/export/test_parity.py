@@ -82,11 +82,19 @@ def test_every_policy_is_exported_as_it_acts(algorithms, kind):
         assert parity.largest < 1e-5
 
 
-@pytest.mark.parametrize("own", [(), ("+networks.dynamics.network={_target_: rlrun.nn.MLP, _partial_: true}",)])
-def test_a_plan_is_exported_with_the_members_that_predict(own):
+@pytest.mark.parametrize(
+    ("own", "states"),
+    [
+        (("algorithm.recurrent=gru", "algorithm.core_size=5"), ["state.plan", "state.recurrent"]),
+        (("+networks.dynamics.network={_target_: rlrun.nn.MLP, _partial_: true}",), ["state.plan"]),
+    ],
+)
+def test_a_plan_is_exported_with_the_members_that_predict(own, states):
     setup = make("algorithm=pets", "env=pendulum", *SMALLER["pets"], "algorithm.members=3", "algorithm.elites=2", *own)
     setup.parts["networks.dynamics"].held_out.copy_(torch.tensor([3.0, 2.0, 1.0]))
-    assert proven(setup, setup.graph()).largest < 1e-5
+    graph = setup.graph()
+    assert [port.name for port in graph.inputs if port.role == "state"] == states
+    assert proven(setup, graph).largest < 1e-5
 
 
 CUT = "+networks.actor_critic.distribution=truncated"

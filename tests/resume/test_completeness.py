@@ -90,6 +90,12 @@ def test_a_temperature_of_each_action_is_resumed(tmp_path):
     assert any("temperature/continuous" in record for record in records(tmp_path / "whole"))
 
 
+def test_a_model_that_remembers_is_resumed(tmp_path):
+    recurrent = ["algorithm.recurrent=gru", "algorithm.core_size=5", "algorithm.elites=2"]
+    composed = compose(["algorithm=pets", "env=pendulum_novelocity", *recurrent])
+    assert_exact(shrink(composed, {**RESUMED, "num_envs": 3}), tmp_path, at=AT)
+
+
 @pytest.mark.parametrize("method", ["minmax", "gpvi", "svgd"])
 def test_generators_with_all_their_states(method, tmp_path):
     states = ["algorithm.average_rate=0.9", "algorithm.width_rate=0.1", "algorithm.information_weight=0.1"]

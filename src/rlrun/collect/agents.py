@@ -53,7 +53,10 @@ class RecurrentPolicy(Acting, Protocol):
         """Return the state of `count` fresh episodes."""
 
     def after(self, observation: Tree, state: Tree) -> Tree:
-        """Return the state after observations [N, …] and a state; without this call, random actions keep a state."""
+        """Return the state after observations [N, …] and a state; without this call, random actions keep a state.
+
+        A policy whose state `follows_actions` gets the action that was taken, too, as a third argument.
+        """
 
 
 class Agent(Protocol):
@@ -133,7 +136,9 @@ def state_after(agent: Any, observation: Tree, state: Tree, response: Response) 
     after = response.get("state")
     if after is None or (isinstance(after, dict) and len(after) < len(state)):
         state = {**state, **after} if after else state
-        after = agent.after(observation, state) if hasattr(getattr(agent, "policy", agent), "after") else state
+        policy = getattr(agent, "policy", agent)
+        taken = (response["action"],) if getattr(policy, "follows_actions", False) else ()
+        after = agent.after(observation, state, *taken) if hasattr(policy, "after") else state
     return after
 
 
@@ -225,10 +230,11 @@ class PolicyAgent(Agent):
         return to_arrays(cast(RecurrentPolicy, self.policy).initial_state(count)) if self.recurrent else None
 
     @torch.no_grad()
-    def after(self, observation: Tree, state: Tree) -> Tree:
+    def after(self, observation: Tree, state: Tree, *action: Tree) -> Tree:
         inputs = prepared(to_tensors(observation, self.device), self.preprocess)
+        others = (to_tensors(tree, self.device) for tree in (state, *action))
         with self.acting():
-            return to_arrays(cast(RecurrentPolicy, self.policy).after(inputs, to_tensors(state, self.device)))
+            return to_arrays(cast(RecurrentPolicy, self.policy).after(inputs, *others))
 
 
 class RandomAgent(Agent):

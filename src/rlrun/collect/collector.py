@@ -165,6 +165,11 @@ class Collector(Budgeted):
             raise ConfigError(
                 f"executed_action: the memory stores {self._extras[0]}, which is of the agent's own action; without it"
             )
+        if executed_action is not None and getattr(getattr(agent, "policy", None), "follows_actions", False):
+            raise ConfigError(
+                "executed_action: the policy remembers its own actions, and not those that were executed; it goes with "
+                "a model that reads one step alone"
+            )
         self.executed = Executed(env, executed_action, infos) if infos or executed_action is not None else None
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:

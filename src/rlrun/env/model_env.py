@@ -7,7 +7,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlrun.core.errors import RequestError, require_at_least
+from rlrun.core.errors import ConfigError, RequestError, require_at_least
 from rlrun.core.spaces import Spaces, map_tree, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import to_gymnasium
@@ -30,6 +30,9 @@ class ModelEnv(VectorEnv[Any, Any, Any]):
         max_steps: after which an episode is truncated; None = never.
         starts: observations [S, …] that episodes begin from, drawn evenly; a reset may bring others.
 
+    Raises:
+        ConfigError: the model has a memory.
+
     Attributes:
         state, action: the newest, as numbers [num_envs, D] and [num_envs, A].
     """
@@ -38,6 +41,11 @@ class ModelEnv(VectorEnv[Any, Any, Any]):
         self, model: WorldModel, spaces: Spaces, num_envs: int, *, max_steps: int | None = None, starts: Tree = None
     ) -> None:
         require_at_least("num_envs", num_envs, 1)
+        if model.remembers:
+            raise ConfigError(
+                "ModelEnv: a model that remembers earlier steps, such as a recurrent one, cannot begin within an "
+                "episode; planners use it"
+            )
         self.model, self.num_envs, self.max_steps, self.starts = model, num_envs, max_steps, starts
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.DISABLED}
         self.single_observation_space = to_gymnasium(spaces.observation)

@@ -45,8 +45,8 @@ class DatasetLoader:
         columns: names of a tuple's parts; else the names that are kept, None = all.
         epochs: after so many the loader ends; None = never.
         shuffle: False keeps the order.
-        hold_out: share of the rows that is left out, evenly spread from a place that the seed draws; a row of a table
-            stays in or out.
+        hold_out: share of the rows that is left out, at least one, evenly spread from a place that the seed draws; a
+            row of a table stays in or out.
         held_out: True serves that share, and nothing else; adaptors then learn and draw nothing.
         adaptors: a list, or by name; `rows` is None but for a table, whose own adaptors come first.
         seed: of the order.
@@ -111,7 +111,8 @@ class DatasetLoader:
         places = getattr(self.source, "starts", rows)  # a row of a table keeps its slot
         # multiples of the golden ratio spread evenly over [0, 1): few rows in a row have their share held out, too
         spread = (places * 0.6180339887498949 + np.random.default_rng(self.seed).random()) % 1.0
-        served: Array = rows[(spread < self.hold_out) == self.held_out]
+        left_out = spread < max(self.hold_out, np.nextafter(spread.min(initial=1.0), 1.0))  # of few rows at least one
+        served: Array = rows[left_out == self.held_out]
         return served
 
     def _order(self) -> Array:
@@ -178,7 +179,10 @@ class DatasetLoader:
 
 
 class TableRows:
-    """The complete rows of a table that changes between epochs at most, in the order of their slots."""
+    """The complete rows of a table that changes between epochs at most, in the order of their slots.
+
+    Of a table for a recurrent network they are its windows, each by one of its rows.
+    """
 
     def __init__(self, table: Table, columns: Sequence[str] | None = None) -> None:
         self.table = table
@@ -191,6 +195,9 @@ class TableRows:
         if self._version != index.version:
             slots = np.flatnonzero(index.complete[:-1])
             self.starts = slots[index.unbroken(slots, index.after(slots, 1), 1)]
+            if self.table.past is not None:
+                first = index.stamp[self.starts] - index.step(self.starts) + self.table.window_of(self.starts)
+                self.starts = self.starts[np.unique(first, return_index=True)[1]]
             self._version = index.version
         return len(self.starts)
 
@@ -210,7 +217,13 @@ class TableRows:
             raise RlrunError("loader.dataset: the table changed within an epoch; ReplayLoader serves one that grows")
         weighs = "weight" in self.table.sampler.provides
         weight = np.ones(len(rows), np.float32) if weighs else None
-        batch = self.table.look_up(Rows(self.starts[rows], None, self.table.index, weight), evaluation=evaluation)
+        served = Rows(self.starts[rows], None, self.table.index, weight)
+        if self.table.past is not None:
+            served = self.table.parted(served)
+            assert served.windows is not None
+            # each window is served once, whatever its length: all rows of a batch count alike
+            served.windows = np.full(served.index.shape, served.windows.mean())
+        batch = self.table.look_up(served, evaluation=evaluation)
         return {name: batch[name] for name in self.names}
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_one_of
 from rlrun.core.spaces import Spaces, map_tree
-from rlrun.core.typing import Batch, Tree
+from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory import files
 from rlrun.memory.adaptors import RELABEL, Adaptor, adapt, adapted, arrange, check, require_read, spared
 from rlrun.memory.columns import OWN, default_length, make_columns, require_frames
@@ -173,7 +173,7 @@ class Table(Recorder):
             return self.sampler.ahead.popleft()[1]
         begin = time.perf_counter()
         if self.past is not None:
-            rows = self._parted(count, self.past)
+            rows = self.parted(self.sampler.pick(count, 1))
         else:
             rows = self._padded(count, length) if self.pads(length) else self.sampler.pick(count, length)
         self._times["pick"] = time.perf_counter() - begin
@@ -258,17 +258,23 @@ class Table(Recorder):
         rows.index, rows.following = index.at(episode, steps), index.at(episode, steps + 1)
         return rows
 
-    def _parted(self, count: int, past: Past) -> Rows:
-        """Return the windows that learn from the rows that the sampler draws: each row has one such window.
+    def window_of(self, slots: Array) -> Array:
+        """Return at which step of the episode the window begins that learns from each row."""
+        assert self.past is not None
+        stride = self.past.length - self.past.burn_in
+        first: Array = np.maximum(self.index.step(slots) - self.past.burn_in, 0) // stride * stride
+        return first
+
+    def parted(self, rows: Rows) -> Rows:
+        """Return the windows that learn from rows [B] that were picked: each row has one such window.
 
         Windows begin every `length - burn_in` steps of an episode. The first of an episode learns from all its rows,
         any other from those after its burn-in. Where the first rows were overwritten, it begins with the oldest.
         """
-        rows, index = self.sampler.pick(count, 1), self.index
-        episode, step = index.episode(rows.index)[:, None], index.step(rows.index)[:, None]
+        index, past = self.index, self.past
+        assert past is not None
+        episode, first = index.episode(rows.index)[:, None], self.window_of(rows.index)[:, None]
         oldest, last = index.oldest(episode), index.newest(episode) - 1
-        stride = past.length - past.burn_in
-        first = np.maximum(step - past.burn_in, 0) // stride * stride
         learned = np.maximum(np.where(first > 0, first + past.burn_in, 0), oldest)
         final = np.minimum(first + past.length - 1, last)
         steps = np.maximum(first, oldest) + np.arange(past.length)

@@ -44,7 +44,7 @@ On-policy algorithms call, on one network:
     network.state_size                                  0; or the numbers S of a recurrent state, and then:
     network.initial_state(count) -> state               [count, S], of episodes that begin
     network.advance(observation, state, explore)        -> action, and the state after it; in place of `act`
-    network.after(observation, state) -> state          [B, S]
+    network.after(observation, state) -> state          [B, S]; with `follows_actions` = True, of an action, too
     network.evaluate_actions(observation, action, state, episode_end)
     network.value(observation, state, episode_end)      state [B, S] before single steps, or windows [B, T, …] of them;
                                                         episode_end [B, T]: the state is zero after that row

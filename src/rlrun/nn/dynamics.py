@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,12 @@ from rlrun.core.typing import Tree
 from rlrun.nn.encoders import Recipe, flatten, from_recipe
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.mlp import MLP, Activation, outputs_of
+from rlrun.nn.recurrent import Core, Kind
 from rlrun.ops.distributions import one_hot
 
 Function = Callable[..., Tensor]
-Members = Callable[[Tensor], Tensor]  # [E, N, inputs] -> [E, N, outputs]
+# inputs [E, N, I] and what is remembered before them [E, N, S], None without a core -> outputs, and that after them
+Members = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
 
 class Outputs(NamedTuple):
@@ -31,7 +33,7 @@ class Outputs(NamedTuple):
 class Imagined(NamedTuple):
     """A step as a model predicts it."""
 
-    state: Tensor  # [..., D]: the next observation as numbers
+    state: Tensor  # [..., D]: the next observation as numbers, and behind it what the model remembers
     reward: Tensor  # [...]
     ended: Tensor | None  # [...]: probability of a termination; None = it never comes
 
@@ -59,6 +61,9 @@ class Dynamics(nn.Module):
         rate: least share of the newest batch in the statistics.
         network: a recipe of one member of your own, [B, inputs] -> [B, outputs]; it gets `inputs` and `outputs`, if it
             takes these.
+        core: gru or lstm: each member has such a layer over the steps of an episode, and reads its features beside the
+            newest step. A state then is s and what the member remembers, [..., D + S].
+        core_size: width of these layers.
 
     Raises:
         SpaceError: a part of the observation is an image, or a Box of whole numbers.
@@ -91,11 +96,14 @@ class Dynamics(nn.Module):
         activation: Activation = "silu",
         rate: float = 0.01,
         network: Recipe | None = None,
+        core: Kind | None = None,
+        core_size: int = 64,
     ) -> None:
         super().__init__()
         require_at_least("members", members, 1)
         if not 0.0 < rate <= 1.0:
             raise ConfigError(f"rate: wanted a share above 0, at most 1, got {rate}")
+        require_at_least("core_size", core_size, 1)
         seen = without_mask(spaces.observation)
         for path, leaf in leaves(seen):
             if isinstance(leaf, Box) and (leaf.image or not leaf.dtype.startswith("float")):
@@ -112,7 +120,9 @@ class Dynamics(nn.Module):
         if wrong := [index for index in absolute if not 0 <= index < self.size]:
             raise ConfigError(f"absolute: the observation has numbers 0 to {self.size - 1}, not {wrong[0]}")
         width = self.size if features is None else _width(features, self.size)
-        inputs, count = width + spaces.action.size, self.size + rewards
+        read, count = width + spaces.action.size, self.size + rewards
+        self.cores: Any = nn.ModuleList([] if core is None else [Core(core, read, core_size) for _ in range(members)])
+        inputs = read + (core_size if core else 0)
         outputs = count * (1 if deterministic else 2) + ends
         options: dict[str, Any] = {"hidden": hidden, "activation": activation}
         if network is None and members > 1:
@@ -132,10 +142,10 @@ class Dynamics(nn.Module):
         changes = torch.ones(self.size)
         changes[list(absolute)] = 0.0
         self.register_buffer("changes", changes, persistent=False)
-        zeros = {"shift": (inputs,), "target_shift": (count,), "held_out": (members,), "seen": ()}
+        zeros = {"shift": (read,), "target_shift": (count,), "held_out": (members,), "seen": ()}
         for name, shape in zeros.items():
             self.register_buffer(name, torch.zeros(shape))
-        for name, width in {"scale": inputs, "target_scale": count}.items():
+        for name, width in {"scale": read, "target_scale": count}.items():
             self.register_buffer(name, torch.ones(width))
 
     def numbers(self, observation: Tree) -> Tensor:
@@ -143,8 +153,25 @@ class Dynamics(nn.Module):
         return self.observations.numbers(observation)
 
     def observation(self, state: Tensor) -> Tree:
-        """Return numbers [..., D] as observations."""
-        return self.observations.tree(state)
+        """Return states [..., D], or with what is remembered behind them, as observations."""
+        return self.observations.tree(state[..., : self.size] if self.cores else state)
+
+    @property
+    def state_size(self) -> int:
+        """Numbers that all members remember of an episode; 0 without a core."""
+        return sum(core.state_size for core in self.cores)
+
+    def begin(self, state: Tensor, past: Tensor) -> Tensor:
+        """Return what the elite imagines from [E, B, D + S]: real states [B, D] and what is remembered [B, M · S]."""
+        own = past.reshape(*past.shape[:-1], self.members, -1).transpose(0, 1)
+        own = own if self.elites == self.members else own[self.elite()]
+        return torch.cat((state.expand(self.elites, -1, -1), own), -1)
+
+    def remember(self, state: Tensor, action: Tensor, past: Tensor) -> Tensor:
+        """Return what all members remember [B, M · S] after real states [B, D] and actions [B, A]."""
+        inputs = self.normalized(state, action)
+        each = zip(self.cores, past.chunk(self.members, -1), strict=True)
+        return torch.cat([core.step(inputs, own)[1] for core, own in each], -1)
 
     def inputs(self, state: Tensor, action: Tensor) -> Tensor:
         """Return what members read of states [..., D] and actions as numbers [..., A], before it is normalized."""
@@ -159,12 +186,21 @@ class Dynamics(nn.Module):
         change = after - self.changes * state
         return change if reward is None or not self.rewards else torch.cat((change, reward.unsqueeze(-1)), -1)
 
-    def forward(self, inputs: Tensor) -> Outputs:
-        """Return what each member says of its own normalized inputs [M, B, I]."""
-        return self._outputs(self._all(inputs))
+    def forward(self, inputs: Tensor, past: Tensor | None = None) -> Outputs:
+        """Return what each member says of its own normalized inputs [M, B, I].
+
+        past: with a core, what all members remember before windows of inputs [M, B, T, I]: [B, M · S], or [B, 0].
+        """
+        if past is None:
+            return self._outputs(self._all(inputs))
+        if not past.shape[-1]:  # nothing was stored
+            past = past.new_zeros(len(past), self.state_size)
+        each = zip(self.cores, inputs, past.chunk(self.members, -1), strict=True)
+        read = torch.cat((inputs, torch.stack([core(rows, own) for core, rows, own in each])), -1)
+        return self._outputs(self._all(read.flatten(1, 2)).reshape(*read.shape[:-1], -1))
 
     def _all(self, inputs: Tensor) -> Tensor:
-        """Return the raw outputs of all members, each of its own inputs [M, B, I]."""
+        """Return the raw outputs of all members, each of its own inputs [M, B, inputs]."""
         outputs: Tensor
         if not isinstance(self.network, nn.ModuleList):
             outputs = self.network(inputs, shared=False)
@@ -188,10 +224,26 @@ class Dynamics(nn.Module):
         return self.held_out.argsort()[: self.elites].sort().values
 
     def predictor(self) -> Members:
-        """Return a function of inputs [E, …, I] by the elite as they are now, for `step`."""
-        if self.elites == self.members:
-            return self._all
-        chosen = self.elite()  # as a tensor, so that an exported file can hold the choice
+        """Return a function of inputs by the elite as they are now, for `step`."""
+        chosen = None if self.elites == self.members else self.elite()  # a tensor, so an exported file can hold it
+        members = self._all if chosen is None else self._chosen(chosen)
+        if not self.cores:
+            return lambda inputs, past: (members(inputs), None)
+        weights = [core.weights() for core in self.cores]
+        if chosen is not None:
+            stacked = [torch.stack(parts)[chosen] for parts in zip(*weights, strict=True)]
+            weights = [[part[i] for part in stacked] for i in range(self.elites)]
+        step = self.cores[0].step
+
+        def predict(inputs: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
+            steps = [step(*each) for each in zip(inputs, cast(Tensor, past), weights, strict=True)]
+            features, after = (torch.stack(parts) for parts in zip(*steps, strict=True))
+            return members(torch.cat((inputs, features), -1)), after
+
+        return predict
+
+    def _chosen(self, chosen: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function of inputs [E, N, inputs] by some members [E]."""
         if not isinstance(self.network, nn.ModuleList):
             weights = {name: weight[chosen] for name, weight in self.network.named_parameters()}
             return lambda inputs: functional_call(self.network, weights, (inputs,), {"shared": False})
@@ -204,18 +256,24 @@ class Dynamics(nn.Module):
         """Return what members predict of states [E, …, D] and actions as numbers [E, …, A], each of its own block.
 
         Args:
-            state, action: where, and what is done there.
+            state, action: where, and what is done there; with a core [E, …, D + S], of `begin`.
             predictor: of `predictor`.
             noise: standard normal [E, …, K], by which Gaussian members draw; None = they give their mean.
         """
+        past = None
+        if self.cores:
+            state, past = state[..., : self.size], state[..., self.size :].flatten(1, -2)
         inputs = self.normalized(state, action)
         lead = inputs.shape[:-1]
-        outputs = self._outputs(predictor(inputs.flatten(1, -2)).reshape(*lead, -1))
+        raw, past = predictor(inputs.flatten(1, -2), past)
+        outputs = self._outputs(raw.reshape(*lead, -1))
         numbers = outputs.mean
         if noise is not None and outputs.log_variance is not None:
             numbers = torch.addcmul(numbers, (0.5 * outputs.log_variance).exp(), noise)
         numbers = torch.addcmul(self.target_shift, numbers, self.target_scale)
         after = self.observations.nearest(torch.addcmul(numbers[..., : self.size], self.changes, state))
+        if past is not None:
+            after = torch.cat((after, past.reshape(*lead, -1)), -1)
         reward = numbers[..., -1] if self.rewards else torch.zeros_like(numbers[..., 0])
         return Imagined(after, reward, None if outputs.end is None else outputs.end.sigmoid())
 
@@ -261,6 +319,29 @@ class WorldModel:
         shape = [*given.shape] if isinstance(given, Tensor) else given
         if shape != [*size]:
             raise ConfigError(f"{name}: of steps {[*size]} wanted one number each, {[*size]}; got {shape}")
+
+    @property
+    def remembers(self) -> bool:
+        """Whether predictions depend on earlier steps of the episode."""
+        return bool(self.dynamics.state_size)
+
+    def initial_state(self, count: int) -> dict[str, Tensor]:
+        """Return what is remembered where episodes begin: `recurrent` [count, M · S] of dynamics with a core."""
+        if not self.dynamics.state_size:
+            return {}
+        return {"recurrent": self.dynamics.shift.new_zeros(count, self.dynamics.state_size)}
+
+    def after(self, observation: Tree, state: Mapping[str, Tensor], action: Tree) -> dict[str, Tensor]:
+        """Return what is remembered after real observations and actions, from that before them."""
+        if not self.dynamics.state_size:
+            return {}
+        numbers = self.dynamics.numbers(observation), self.actions.numbers(action)
+        return {"recurrent": self.dynamics.remember(*numbers, state["recurrent"])}
+
+    def begin(self, observation: Tree, state: Mapping[str, Tensor]) -> Tensor:
+        """Return what is imagined from, as numbers: [B, D], or of each of the elite [E, B, D + S] with a memory."""
+        numbers = self.dynamics.numbers(observation)
+        return self.dynamics.begin(numbers, state["recurrent"]) if self.dynamics.state_size else numbers
 
     def step(self, state: Tensor, action: Tensor, predictor: Members, noise: Tensor | None = None) -> Imagined:
         """Return what is predicted of states and actions as numbers; see `Dynamics.step`."""

@@ -1,5 +1,6 @@
 """Recurrent layers: GRU and LSTM, and observations that come with what they remember."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -97,10 +98,10 @@ class Core(nn.Module):
             else:
                 parameter.zero_()
         # a GRU's gates lie as reset, update, new; an LSTM's as input, forget, cell, output
-        bias = self._weights()[2]
+        bias = self.weights()[2]
         bias[self.size : 2 * self.size] = 1.0
 
-    def _weights(self) -> list[nn.Parameter]:
+    def weights(self) -> list[nn.Parameter]:
         """Return what a cell wants: weights of features and state, biases of both."""
         weights: list[nn.Parameter] = self.layer.all_weights[0]
         return weights
@@ -126,13 +127,17 @@ class Core(nn.Module):
             return output.to(features.dtype)
         return self._cut(features, state, episode_end)
 
-    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features [B, size] and the state after them, from [B, F] and the state [B, S] before them."""
+    def step(self, features: Tensor, state: Tensor, weights: Sequence[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Return features [B, size] and the state after them, from [B, F] and the state [B, S] before them.
+
+        weights: of another layer of the same shape, in place of its own.
+        """
+        weights = self.weights() if weights is None else weights
         with products(features, self.work):
             if self.state_size == self.size:  # a cell by itself takes a fifth of the time of the layer
-                state = torch.gru_cell(features, state, *self._weights()).to(features.dtype)
+                state = torch.gru_cell(features, state, *weights).to(features.dtype)
                 return state, state
-            states = torch.lstm_cell(features, state.chunk(2, -1), *self._weights())
+            states = torch.lstm_cell(features, state.chunk(2, -1), *weights)
         parts = [part.to(features.dtype) for part in states]
         return parts[0], torch.cat(parts, -1)
 

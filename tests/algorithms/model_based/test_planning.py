@@ -52,7 +52,7 @@ class Line(nn.Module):
 def test_the_least_cost_is_found(kind, options, distance, explore):
     torch.manual_seed(0)
     planner = kind(SPACES, model_of(), horizon=2, population=400, cost=quadratic, **options)
-    plan = planner.search(torch.zeros(2, 2), planner.initial_state(2).reshape(2, 2, 2), explore)
+    plan = planner.search(torch.zeros(2, 2), planner.initial_state(2)["plan"].reshape(2, 2, 2), explore)
     assert (plan - GOAL).abs().max() < distance
 
 
@@ -64,7 +64,7 @@ def test_the_best_of_many_is_found():
         population=5_000,
         cost=lambda _, actions: (actions - GOAL[:1]).square().sum((-1, -2)),
     )
-    plan = planner.search(torch.zeros(1, 2), planner.initial_state(1).reshape(1, 1, 2), True)
+    plan = planner.search(torch.zeros(1, 2), planner.initial_state(1)["plan"].reshape(1, 1, 2), True)
     assert (plan - GOAL[:1]).abs().max() < 0.05
 
 
@@ -77,7 +77,7 @@ def test_sequences_in_which_the_model_diverges_are_not_chosen(kind, diverged):
 
     planner = kind(SPACES, model_of(), horizon=2, population=400, cost=cost)
     torch.manual_seed(0)
-    plan = planner.search(torch.zeros(2, 2), planner.initial_state(2).reshape(2, 2, 2), True)
+    plan = planner.search(torch.zeros(2, 2), planner.initial_state(2)["plan"].reshape(2, 2, 2), True)
     assert (plan[:, 0, 0] - 0.1).abs().max() < 0.2
     plan = kind(SPACES, model_of(), horizon=2, population=400, cost=lambda _, actions: actions[..., 0, 0] - diverged)
     assert plan.search(torch.zeros(2, 2), torch.zeros(2, 2, 2), True).isfinite().all()
@@ -87,7 +87,7 @@ def test_sequences_in_which_the_model_diverges_are_not_chosen(kind, diverged):
 def test_each_number_keeps_its_bounds(kind):
     planner = kind(SPACES, model_of(), horizon=2, population=200, low=[-0.1, 0.2], high=[0.2, 0.3], cost=quadratic)
     for explore in (False, True):
-        plan = planner.search(torch.zeros(1, 2), planner.initial_state(1).reshape(1, 2, 2), explore)
+        plan = planner.search(torch.zeros(1, 2), planner.initial_state(1)["plan"].reshape(1, 2, 2), explore)
         assert (plan >= planner.low - 1e-6).all()
         assert (plan <= planner.high + 1e-6).all()
     if kind is CEM:
@@ -100,9 +100,9 @@ def test_rewards_of_a_model_are_maximized_and_a_plan_moves_on():
     observation = torch.tensor([[0.5], [-2.5]])
     action, after = planner.advance(observation, planner.initial_state(2), False)
     assert torch.allclose(action, torch.tensor([[-0.5], [1.0]]), atol=0.05)  # the first alone reaches 0 at once
-    plan = planner.search(observation, planner.initial_state(2).reshape(2, 3, 1), False)
+    plan = planner.search(observation, planner.initial_state(2)["plan"].reshape(2, 3, 1), False)
     expected = torch.cat((plan[:, 1:], plan.mean(1, keepdim=True)), 1)
-    assert torch.equal(after, expected.flatten(1))
+    assert torch.equal(after["plan"], expected.flatten(1))
     again, _ = planner.advance(observation, planner.initial_state(2), False)
     assert torch.equal(action, again)  # without exploring it is a function of observation and plan
 

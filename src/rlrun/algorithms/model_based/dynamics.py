@@ -4,7 +4,8 @@
     L = Σ_members mean_k ½ (Δ_k - μ_k)²                                     deterministic members
 
 Δ are the changes of the observation and the reward, normalized. Terminations add a cross-entropy. Some rows are held
-out: the members with the least error on them predict.
+out: the members with the least error on them predict. Recurrent members learn from windows, by backpropagation through
+time from the state that is stored at their beginning; a step that ends an episode is learned from, too.
 """
 
 from contextlib import nullcontext
@@ -17,9 +18,10 @@ from torch import Tensor
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.collect.modes import evaluating, modal_parts
-from rlrun.core.errors import DataError, require_at_least
+from rlrun.core.errors import DataError, RequestError, require_at_least
 from rlrun.core.typing import Batch, Tree
 from rlrun.nn.dynamics import Dynamics
+from rlrun.nn.recurrent import STATE, STATELESS, has_state, present
 from rlrun.ops.distributions import HALF_LOG_TWO_PI
 from rlrun.training.callback import Callback
 
@@ -51,8 +53,21 @@ class DynamicsLoss(LossCallback):
         terminated: Tensor,
         next_observation: Tree,
         untransformed: Batch | None = None,
+        valid: Tensor | None = None,
     ) -> LossResult:
+        """Return the loss of rows [B], or of windows [B, T] for recurrent members.
+
+        valid: rows of windows [B, T] that are learned from.
+
+        Raises:
+            RequestError: recurrent members lack windows.
+        """
         network = self.network
+        past = None
+        if network.cores:
+            if not has_state(observation):
+                raise RequestError(STATELESS)
+            past, observation, next_observation = observation[STATE], present(observation), present(next_observation)
         if untransformed and untransformed.keys() >= {*STORED}:  # of a memory whose adaptors serve another algorithm
             observation, action, reward, terminated, next_observation = (untransformed[name] for name in STORED)
         state, after = network.numbers(observation), network.numbers(next_observation)
@@ -60,15 +75,17 @@ class DynamicsLoss(LossCallback):
         targets, end = network.targets(state, after, reward), terminated.to(state)
         updates: dict[str, Tensor] = {}
         if self.optimizer is not None:
-            updates = {**self._statistics("", inputs.detach()), **self._statistics("target_", targets)}
+            rows = inputs.detach(), targets
+            updates = {**self._statistics("", rows[0], valid), **self._statistics("target_", rows[1], valid)}
             updates["network.seen"] = network.seen + 1.0
         shift, scale, target_shift, target_scale = (
             updates.get(f"network.{name}", getattr(network, name)) for name in STATISTICS
         )
         targets = (targets - target_shift) * _reciprocal(target_scale)
         with evaluating(self.judged) if self.judged else nullcontext():
-            outputs = network(((inputs - shift) * scale).expand(network.members, -1, -1))
-        error = (targets - outputs.mean).square()  # [M, B, K]
+            outputs = network(((inputs - shift) * scale).expand(network.members, *inputs.shape), past)
+        error = (targets - outputs.mean).square()  # [M, B, K], or [M, B, T, K]
+        errors = _mean(error.mean(-1).flatten(1), None if valid is None else valid.flatten(), 1)
         if outputs.log_variance is None:
             loss = 0.5 * error.mean(-1)
         else:
@@ -78,21 +95,25 @@ class DynamicsLoss(LossCallback):
             loss = loss + F.binary_cross_entropy_with_logits(outputs.end, end.expand_as(loss), reduction="none")
         if self.optimizer is None:
             share = torch.where(network.held_out.any(), RUNNING, 1.0)
-            errors = error.mean((1, 2))
             relative = errors / errors.mean().clamp(min=STILL)  # else the large ones of the beginning decide for long
             updates["network.held_out"] = network.held_out.lerp(relative, share)
         loss = loss.sum(0)
         if network.bounds.requires_grad:
             loss = loss + BOUNDS * (network.bounds[1] - network.bounds[0]).sum()
-        return loss, {"updates": updates}, {f"model/error_{self.name}": error.mean().sqrt()}
+        return loss, {"updates": updates}, {f"model/error_{self.name}": errors.mean().sqrt()}
 
-    def _statistics(self, prefix: str, rows: Tensor) -> dict[str, Tensor]:
+    def _statistics(self, prefix: str, rows: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
         """Return the mean and deviation of rows [B, K] as the network keeps them, with this batch among them."""
         network: Any = self.network
         shift, scale = getattr(network, f"{prefix}shift"), getattr(network, f"{prefix}scale")
         share = (1.0 / (network.seen + 1.0)).clamp(min=network.rate)
         variance = scale.square() if prefix else _reciprocal(scale.square())
-        mean, variance = ops.moved_moments(shift, variance, rows.mean(0), rows.var(0, unbiased=False), share)
+        if valid is None:
+            mean, variance = ops.moved_moments(shift, variance, rows.mean(0), rows.var(0, unbiased=False), share)
+        else:
+            rows, valid = rows.flatten(0, 1), valid.flatten().unsqueeze(-1)
+            mean = _mean(rows, valid, 0)
+            mean, variance = ops.moved_moments(shift, variance, mean, _mean((rows - mean).square(), valid, 0), share)
         deviation = torch.where(variance > STILL, variance, 0.0).sqrt()
         scale = deviation if prefix else _reciprocal(deviation)
         return {f"network.{prefix}shift": mean, f"network.{prefix}scale": scale}
@@ -133,6 +154,11 @@ class LossProgressCheck(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sums, self.count = [*state["sums"]], state["count"]
+
+
+def _mean(values: Tensor, valid: Tensor | None, dim: int) -> Tensor:
+    """Return the mean over a dimension, of the valid ones."""
+    return values.mean(dim) if valid is None else (values * valid).sum(dim) / valid.sum().clamp(min=1)
 
 
 def _reciprocal(value: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ Random shooting takes the best of many random sequences. The cross-entropy metho
 section 5) fits a normal to the best ones, again and again. MPPI (Williams et al. 2017, arXiv 1707.02342) weighs all of
 them by exp(J / λ). The last two begin with the plan of the step before, moved on by one action.
 
-A planner is a policy whose recurrent state is its plan. So plans are kept row by row, as the states of policies are.
+A planner is a policy whose recurrent state is its plan, and what its model remembers. So both are kept row by row, as
+the states of policies are. Real observations and actions move the memory on; a plan is searched from there.
 """
 
 from abc import abstractmethod
@@ -26,6 +27,7 @@ from rlrun.ops.distributions import ROOT_HALF, normal_like
 
 PROPAGATIONS = ("ts_inf", "ts1", "mean")
 Bound = float | Sequence[float]
+State = dict[str, Tensor]
 NEAR = 0.9  # share of the way from the middle of the bounds to one of them
 DIVERGED = 1e15  # a size of returns from which a sequence counts as the worst of the others: its model has diverged
 TIED = 1e-5  # difference of two returns, relative to their size, up to which they count as equal
@@ -56,7 +58,7 @@ class Planner(nn.Module):
 
     Raises:
         SpaceError: the action space has a Box without bounds.
-        ConfigError: a number is out of range.
+        ConfigError: a number is out of range, or particles with a memory are to change members.
     """
 
     low: Tensor  # [A]
@@ -89,6 +91,10 @@ class Planner(nn.Module):
         counts = {"horizon": horizon, "population": population, "iterations": iterations, "particles": particles}
         for name, number in counts.items():
             require_at_least(name, number, 1)
+        if propagation == "ts1" and model.dynamics.state_size:
+            raise ConfigError(
+                "propagation: particles of a recurrent model keep to the memory of one member: ts_inf or mean"
+            )
         self.model, self.horizon, self.population, self.iterations = model, horizon, population, iterations
         self.particles, self.propagation, self.discount, self.cost = particles, propagation, discount, cost
         _require_shares(random=random, discount=discount)
@@ -122,28 +128,35 @@ class Planner(nn.Module):
         """Numbers of a plan."""
         return self.horizon * self.size
 
-    def initial_state(self, count: int) -> Tensor:
-        """Return plans [count, H · A] in the middle of the bounds, of episodes that begin."""
-        return (0.5 * (self.low + self.high)).repeat(self.horizon).expand(count, -1).clone()
+    @property
+    def follows_actions(self) -> bool:
+        """Whether its state depends on the action that was taken."""
+        return self.model.remembers
 
-    def after(self, observation: Tree, state: Tensor) -> Tensor:
-        """Return plans [B, H · A] moved on by one action; the last one is the mean of those before it."""
-        plan = self._plan(state)
-        return torch.cat((plan[:, 1:], plan.mean(1, keepdim=True)), 1).flatten(1)
+    def initial_state(self, count: int) -> State:
+        """Return the state where episodes begin: `plan` [count, H · A], in the middle, and what the model remembers."""
+        plan = (0.5 * (self.low + self.high)).repeat(self.horizon).expand(count, -1).clone()
+        return {"plan": plan, **self.model.initial_state(count)}
+
+    def after(self, observation: Tree, state: State, action: Tree = None) -> State:
+        """Return plans moved on by one action, with the mean as the last one, and what the model remembers then."""
+        plan = self._plan(state["plan"])
+        moved = torch.cat((plan[:, 1:], plan.mean(1, keepdim=True)), 1).flatten(1)
+        return {"plan": moved, **self.model.after(observation, state, action)}
 
     @torch.no_grad()
-    def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
-        """Return the first action of the best plan, and the plans [B, H · A] for the next step."""
+    def advance(self, observation: Tree, state: State, explore: bool = True) -> tuple[Tree, State]:
+        """Return the first action of the best plan, and the state for the next step."""
         forbidden = self._forbidden(observation)
-        plan = self.search(self.model.dynamics.numbers(observation), self._plan(state), explore, forbidden)
+        plan = self.search(self.model.begin(observation, state), self._plan(state["plan"]), explore, forbidden)
         action = plan[:, 0]
         if explore:
             self.newest = plan
         if explore and self.random:
             chance, uniform = _even(normal_like(action[:, :1])), _even(normal_like(action))
             action = torch.where(chance < self.random, torch.lerp(self.low, self.high, uniform), action)
-        action = action if forbidden is None else action.masked_fill(forbidden, ILLEGAL)
-        return self.model.dynamics.coded.tree(action), self.after(observation, plan.flatten(1))
+        action = self.model.dynamics.coded.tree(action if forbidden is None else action.masked_fill(forbidden, ILLEGAL))
+        return action, self.after(observation, {**state, "plan": plan.flatten(1)}, action)
 
     def _forbidden(self, observation: Tree) -> Tensor | None:
         """Return which numbers of the first action an action mask forbids, [B, A]; None without a mask."""
@@ -166,11 +179,12 @@ class Planner(nn.Module):
     def search(self, state: Tensor, plan: Tensor, explore: bool, forbidden: Tensor | None = None) -> Tensor:
         """Return the best plans [B, H, A] that are found from states [B, D], beginning with plans [B, H, A].
 
+        state: of a model with a memory [E, B, D + S], of each member of the elite.
         forbidden: numbers of choices [B, A] that the first action may not take.
         """
 
     def evaluator(self, state: Tensor, explore: bool) -> Callable[[Tensor], Tensor]:
-        """Return a function from sequences [B, P, H, A] to what they bring from states [B, D] on average, [B, P]."""
+        """Return a function from sequences [B, P, H, A] to what they bring from states on average, [B, P]."""
         model, predictor = self.model, self.model.dynamics.predictor()
         members, particles = self.futures.shape[1], self.particles
         futures = _balanced(normal_like(self.futures)) if explore else self.futures
@@ -181,7 +195,7 @@ class Planner(nn.Module):
             rows = sequences.shape[0] * sequences.shape[1]
             actions = sequences.flatten(0, 1).unsqueeze(-2)  # [rows, H, 1, A]
             lead = (members, rows, particles)
-            at = state.repeat_interleave(sequences.shape[1], 0).unsqueeze(1).expand(*lead, -1)
+            at = state.repeat_interleave(sequences.shape[1], -2).unsqueeze(-2).expand(*lead, -1)
             total, weight, visited = torch.zeros(lead, device=state.device), torch.ones(lead, device=state.device), [at]
             for time in range(self.horizon):
                 noise = None if self.propagation == "mean" else futures[time]
@@ -197,7 +211,9 @@ class Planner(nn.Module):
                     visited = [states[order[time]] for states in visited]  # a cost reads the path of each particle
                 visited.append(at)
             if self.cost is not None:
-                total = -self.cost(torch.stack(visited, -2), actions.transpose(1, 2).expand(*lead, -1, -1))
+                path = torch.stack(visited, -2)
+                path = path[..., : model.dynamics.size] if model.remembers else path
+                total = -self.cost(path, actions.transpose(1, 2).expand(*lead, -1, -1))
             brought = total.mean((0, 2)).reshape(sequences.shape[0], sequences.shape[1])
             sound = brought.abs() < DIVERGED  # False of NaN, too
             worst = torch.where(sound, brought, DIVERGED).amin(1, keepdim=True)
@@ -225,7 +241,7 @@ class RandomShooting(Planner):
 
     def search(self, state: Tensor, plan: Tensor, explore: bool, forbidden: Tensor | None = None) -> Tensor:
         share = _even(self._normals(explore).flatten(0, 1))
-        drawn = torch.lerp(self.low, self.high, share).expand(state.shape[0], -1, -1, -1)
+        drawn = torch.lerp(self.low, self.high, share).expand(plan.shape[0], -1, -1, -1)
         sequences = self.within(drawn, forbidden)
         best = self.evaluator(state, explore)(sequences).argmax(1)
         return sequences.gather(1, best[:, None, None, None].expand(-1, -1, *sequences.shape[2:])).squeeze(1)

@@ -145,7 +145,7 @@ class Predictive(nn.Module):
         size: numbers of features.
     """
 
-    elites = 1
+    elites, state_size = 1, 0  # nothing is remembered between real steps
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from rlrun.core.spaces import Spaces, without_mask
 from rlrun.core.typing import Batch, Tree
 from rlrun.nn import MLP, Coded
 from rlrun.nn.mlp import Activation
+from rlrun.nn.recurrent import present
 
 STORED = ("observation", "action", "reward", "next_observation")
 
@@ -54,5 +55,6 @@ class RewardLoss(LossCallback):
     ) -> LossResult:
         if untransformed and untransformed.keys() >= {*STORED}:  # of a memory whose adaptors serve another algorithm
             observation, action, reward, next_observation = (untransformed[name] for name in STORED)
-        error = (reward - self.network(observation, action, next_observation)).square()
+        seen, after = present(observation), present(next_observation)  # of windows for recurrent dynamics
+        error = (reward - self.network(seen, action, after)).square()
         return 0.5 * error, {}, {f"model/error_{self.name}": error.mean().sqrt()}
