@@ -45,7 +45,7 @@ class NoSignals:
 class Budgeted(Callback, ABC):
     """A collector that makes no more steps than the run's budget allows, and counts them as `step`."""
 
-    provides = ("step",)
+    provides: tuple[str, ...] = ("step",)
     steps: int
     tally: Tally
     _budget: Any = None  # the run's, once training has begun
@@ -71,6 +71,9 @@ class Budgeted(Callback, ABC):
         self._progress.step = self.steps
 
     def begin_batch(self) -> dict[str, int]:
+        return self._clock()
+
+    def _clock(self) -> dict[str, int]:
         return {"step": self.steps}
 
     @abstractmethod
@@ -141,6 +144,7 @@ class Collector(Budgeted):
         self.observation: Tree = None
         self.state: Tree = None  # of a recurrent agent, before it acts on the observation
         self.approximate: str | None = None
+        self._followers: list[Any] = []  # collectors that step when this one does
         self._tagged = tuple(getattr(table, "tags", ()))
         for name in self._tagged:
             if name not in TAGS:
@@ -174,6 +178,7 @@ class Collector(Budgeted):
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:
         self._connect(callbacks, spent)
+        self._followers = [part for part in (callbacks or {}).values() if getattr(part, "first", None) is self]
         self.env.record()
         if self.observation is None:
             self._forget_returns(np.arange(self.env.num_envs))  # a fork has those of other episodes
@@ -182,7 +187,7 @@ class Collector(Budgeted):
         else:
             self.observation = self._resume()
         require_finite(self.observation, "observation", self.steps)
-        return {"step": self.steps}
+        return self._clock()
 
     @property
     def _round(self) -> int:
@@ -230,7 +235,7 @@ class Collector(Budgeted):
 
     def end_training(self, error: BaseException | None) -> dict[str, int]:
         self.env.end()
-        return {"step": self.steps}  # after a signal during collection later callbacks save the current state
+        return self._clock()  # after a signal during collection later callbacks save the current state
 
     def collect(self, steps: int, random: bool = False) -> int:
         """Make at least `steps` environment steps, a multiple of the number of envs.
@@ -256,6 +261,8 @@ class Collector(Budgeted):
             if signals.requested is not None:  # between two steps the state is consistent, to be saved
                 signals.check()
             self._step(act)
+            for follower in self._followers:
+                follower.follow(random)
         return self.steps - before
 
     def _require_stored(self, random: bool) -> None:

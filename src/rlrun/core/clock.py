@@ -78,4 +78,5 @@ def timed(name: str) -> Iterator[None]:
 
 def is_clock(name: str) -> bool:
     """Return True if a metric of this name depends on the clock or the machine, so that no resume repeats it."""
-    return name == "seconds" or name.endswith("_per_second") or name.startswith(("time/", "system/"))
+    of_clock = name.startswith(("time/", "system/")) or "/time/" in name  # that of a second collector
+    return name == "seconds" or name.endswith("_per_second") or of_clock

@@ -2,7 +2,7 @@
 
 import functools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -18,13 +18,13 @@ class Seeds:
     neighboring seeds share no episodes, and evaluation shares none with training.
 
     Args:
-        seed: the run's.
+        seed: the run's; or it and further numbers, for parts that shall draw apart.
         rank: of this process, where there are several. Their networks begin alike, and what they draw from then on
             (actions, batches) is each one's own.
         first_env: number of this rank's first environment in the run.
     """
 
-    def __init__(self, seed: int, *, rank: int = 0, first_env: int = 0) -> None:
+    def __init__(self, seed: int | Sequence[int], *, rank: int = 0, first_env: int = 0) -> None:
         self.seed = seed
         children = np.random.SeedSequence(seed).spawn(6)
         numbers = [int(child.generate_state(1)[0] >> 1) for child in children]  # 31 bits: every library takes them

@@ -420,7 +420,7 @@ def _part(name: str, entry: Mapping[str, Any]) -> _Part:
     every = entry.get("every", 1)
     require_at_least(f"loader.parts.{name}.every", every, 1)
     share = entry["share"]
-    share = share if share is None or callable(share) else positive(f"parts.{name}.share", share)
+    share = share if share is None or callable(share) else positive(f"loader.parts.{name}.share", share)
     return _Part(name, entry["table"], share, every)
 
 

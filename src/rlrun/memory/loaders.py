@@ -100,9 +100,9 @@ class ReplayLoader:
                 )
             self.rate = Fraction(1)
         elif steps_per_update is not None:
-            self.rate = 1 / positive("steps_per_update", steps_per_update)
+            self.rate = 1 / positive("loader.steps_per_update", steps_per_update)
         else:
-            self.rate = positive("updates_per_step", updates_per_step)
+            self.rate = positive("loader.updates_per_step", updates_per_step)
         self.updates = 0  # since the warm-up; before the first environment step, since the beginning
         self.start: int | None = None  # environment steps at the end of the warm-up
         # of a warm-up, or of filling the table anew, that is under way: environment steps at its beginning and its end
@@ -282,7 +282,7 @@ def positive(name: str, value: float) -> Fraction:
     except ValueError:
         number = Fraction(0)
     if number <= 0:
-        raise ConfigError(f"loader.{name} must be a number above 0, not {value}")
+        raise ConfigError(f"{name} must be a number above 0, not {value}")
     return number
 
 
