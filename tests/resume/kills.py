@@ -125,9 +125,21 @@ KINDS = {  # one of each kind of collection, memory and wrapper; killed amid eva
         wrapped().replace("[", "[{_target_: gymnasium.wrappers.FrameStackObservation, stack_size: 3}, "),
     ),
     "a2c": ("algorithm=a2c", "env=cartpole", "+with=[observation_norm,return_norm]", "num_envs=3", wrapped()),
+    "planning": (
+        *("algorithm=pets", "env=pendulum", "num_envs=2", "algorithm.warmup_steps=100", "algorithm.model_every=20"),
+        *("algorithm.members=2", "algorithm.batch_size=16", "algorithm.plan.horizon=4", "algorithm.plan.particles=2"),
+        *("algorithm.plan.population=20", "algorithm.plan.elite=5", "algorithm.plan.iterations=2", wrapped()),
+        "stop.env_steps=1_500",
+    ),
+    "imagination": (
+        *("algorithm=mbpo", *REPLAY, *FEW, "env=pendulum", "imagination.episodes=8", "imagination.keep=20"),
+        "imagination.length={_target_: rlrun.core.schedules.Linear, first: 1, last: 3, steps: 600}",
+        *("imagination.model.hidden=[16]", "imagination.model.members=3", "imagination.model.elites=2"),
+        *("imagination.model.every=20", "imagination.model.min_updates=8", wrapped(), "stop.env_steps=1_500"),
+    ),
 }
 APPROXIMATE = ("thread", "process", "native", "no state_dict")
-CELLS |= {name: (*words, *LONG) for name, words in KINDS.items()}
+CELLS |= {name: (*LONG, *words) for name, words in KINDS.items()}
 
 
 class Stuck(Exception):
