@@ -40,6 +40,11 @@ class Small(LossCallback):
         return fitted.abs().mean(-1)
 
 
+class Norm(LossCallback):
+    def loss(self, x):
+        return self.network(x).square().mean(-1)
+
+
 class Counting(LossCallback):
     def __init__(self, network, optimizer=None):
         super().__init__(network, optimizer)
@@ -134,6 +139,38 @@ def test_decay_and_rates_by_term_and_name():
     assert "1 × body + 4 × head" in loss.note(str)
 
 
+def apart(**options):
+    """Two terms that share a layer, each with an optimizer of its own; that of the second has no rate of its own."""
+    own = {"names": ["norm"], "exclude": ["fit"], "optimizer": partial(torch.optim.SGD, momentum=0.9)}
+    terms = {
+        name: kind(network, None) for name, kind, network in zip(("fit", "norm"), (Fit, Norm), networks(), strict=True)
+    }
+    return JointLoss(partial(grouped, optimizer=ADAMW, groups={"norm": own}), terms=terms, **options)
+
+
+def test_terms_have_optimizers_of_their_own():
+    """What both share is stepped by the first one's."""
+    rate = Linear(0.05, 0.01, 4)
+    loss = apart(max_grad_norm=0.05, schedule=rate)
+    assert "adamw and sgd" in loss.note(str)
+    Trainer({"sum": loss}, Batches(times=6, **ROWS)).train()
+    first, second = networks()
+    optimizers = ADAMW([*first.parameters()]), torch.optim.SGD(second[2].parameters(), 0.05, momentum=0.9)
+    for update in range(6):
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+            optimizer.param_groups[0]["lr"] = rate(update)
+        fit = ((first(ROWS["x"]) - ROWS["y"][:, None]).square() * ROWS["weight"][:, None]).mean()
+        (fit + (second(ROWS["x"]).square().mean(-1) * ROWS["weight"]).mean()).backward()
+        nn.utils.clip_grad_norm_([*first.parameters(), *second[2].parameters()], 0.05)
+        for optimizer in optimizers:
+            optimizer.step()
+    ours = [p for term in loss.terms.values() for p in term.network.parameters()]
+    torch.testing.assert_close(ours, [*first.parameters(), *second.parameters()], rtol=1e-6, atol=1e-7)
+    assert loss.metrics["learning_rate/sum/norm"] == pytest.approx(0.01)
+    assert loss.metrics["update_ratio/sum"] > 0.0
+
+
 def test_terms_move_buffers_and_give_priorities():
     counting = Counting(nn.Linear(3, 1))
     loss = JointLoss(SGD, terms={"count": counting, "fit": Fit(nn.Linear(3, 1), None)})
@@ -144,8 +181,9 @@ def test_terms_move_buffers_and_give_priorities():
     torch.testing.assert_close(loss.elements, before(ROWS["x"]).abs().detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_optimizer_states_are_loaded():
-    whole, left, resumed = joint(), joint(), joint()
+@pytest.mark.parametrize("make", [joint, apart])
+def test_optimizer_states_are_loaded(make):
+    whole, left, resumed = make(), make(), make()
     Trainer({"loss": whole}, Batches(times=5, **ROWS)).train()
     Trainer({"loss": left}, Batches(times=2, **ROWS)).train()
     resumed.load_state_dict(left.state_dict())

@@ -252,12 +252,15 @@ def test_metrics_may_be_no_numbers(interpreted):
 
 
 GROUPS = {"weights": {"names": ["weight"], "weight_decay": 0.1, "lr": 0.02, "betas": (0.5, 0.9)}}
+OWN = {"weights": {"names": ["weight"], "optimizer": partial(SGD, momentum=0.9)}}
 OPTIMIZERS = {
     "sgd": SGD,
     "momentum": partial(SGD, momentum=0.9, weight_decay=0.1),
     "adam": partial(ADAM, weight_decay=0.1),
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1, fused=True),
     "groups": partial(grouped, optimizer=partial(torch.optim.AdamW, lr=0.01), weight_decay=0.0, groups=GROUPS),
+    "several": partial(grouped, optimizer=partial(torch.optim.AdamW, lr=0.01), groups=OWN),
+    "momenta": partial(grouped, optimizer=SGD, groups={"weights": {"names": ["weight"], "momentum": 0.9}}),
 }
 
 

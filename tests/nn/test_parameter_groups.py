@@ -12,6 +12,7 @@ from torch import nn
 
 import rlrun
 from rlrun.callbacks import LossCallback
+from rlrun.commands.fork.fits import _moments
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
 from rlrun.core.errors import ConfigError, RequestError, WiringError
@@ -198,6 +199,26 @@ def test_schedules_keep_the_ratio_of_learning_rates():
     assert "slow 4" in loss.note(str)
 
 
+def test_forks_find_what_each_optimizer_remembers():
+    momentum = {"names": ["head"], "optimizer": partial(torch.optim.SGD, momentum=0.9)}
+    loss = loss_of(own=momentum)
+    before = [parameter.detach().clone() for parameter in loss.parameters]
+    kept = {name: {*_moments(loss.optimizer, number)} for number, name in enumerate(loss.names)}
+    assert kept["head.bias"] == {"momentum_buffer"}
+    assert kept["free"] == {"step", "exp_avg", "exp_avg_sq"}
+    assert all(map(torch.equal, loss.parameters, before))
+
+
+def test_all_parameters_may_have_another_optimizer():
+    loss = loss_of(all={"optimizer": partial(torch.optim.RMSprop, alpha=0.5)}, head={"names": ["head"], "lr": 0.02})
+    groups = loss.optimizer.param_groups
+    assert [(group["name"], group["lr"], group["alpha"]) for group in groups] == [
+        ("all", 0.1, 0.5),
+        ("all.head", 0.02, 0.5),
+    ]
+    assert "(rmsprop, " in loss.note(str)
+
+
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
@@ -214,6 +235,9 @@ def test_schedules_keep_the_ratio_of_learning_rates():
         ({"a": {"names": ["trunk", "hed"]}}, r"groups.a.names: 'hed' matches .* \(did you mean 'head'\?\)"),
         ({"a": {"names": ["zzzzz"]}}, "'zzzzz' matches .*; their paths have 0, 1, 2, bias, fixed, free, head, trunk, "),
         ({"a": {"modules": ["LayerNorm"], "names": ["head"]}}, "groups.a matches no parameter of any loss"),
+        ({"a": {"optimizer": 3}}, r"groups.a.optimizer: wanted .*torch.optim.SGD, _partial_: true.*, got 3"),
+        ({"a": {"optimizer": SGD, "betas": (0.9, 0.9)}}, "groups.a: SGD has no setting 'betas'"),
+        ({"a": {"optimizer": SGD}, "b": {"names": ["head"], "betas": (0.9, 0.9)}}, "groups.b: SGD has no setting 'b"),
         ({"a": {"exclude": ["haed"]}}, "callbacks.loss.optimizer.groups.a.exclude: 'haed' matches no parameter"),
     ],
 )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.compile.calls import NoGrad
 from rlrun.compile.fused_adam import Stepper
+from rlrun.compile.several import kinds_of
 from rlrun.core.errors import ConfigError, DataError, WiringError, require_one_of
 from rlrun.core.schedules import Schedule
 from rlrun.nn.ensemble import Ensemble, StackedLinear
@@ -328,7 +329,7 @@ class LossCallback(Callback):
         count = sum(parameter.numel() for parameter in self.parameters)
         sizes = [(group.get("name"), sum(map(Tensor.numel, group["params"]))) for group in self.optimizer.param_groups]
         groups = "".join(f", {name} {size:,}" for name, size in sizes if name)
-        kind = type(self.optimizer).__name__.lower()
+        kind = " and ".join(dict.fromkeys(kind.__name__.lower() for kind in kinds_of(self.optimizer)))
         pace = "" if self.every == 1 else f", every {self.every} updates"
         return f"trains {path_of(self.network)} ({kind}, {count:,} parameters{groups}){pace}"
 
@@ -423,10 +424,10 @@ def update_ratio(optimizer: torch.optim.Optimizer) -> Tensor | None:
 
     None for other optimizers, before the first step, and without matrices.
     """
-    if not isinstance(optimizer, ADAMS):
-        return None
     steps, weights = [], []
-    for group in optimizer.param_groups:
+    for kind, group in zip(kinds_of(optimizer), optimizer.param_groups, strict=True):
+        if not issubclass(kind, ADAMS):
+            continue
         first, second = group["betas"]
         for parameter in group["params"]:
             state = optimizer.state.get(parameter)

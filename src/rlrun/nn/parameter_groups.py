@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from rlrun.compile.several import Several
 from rlrun.core.errors import ConfigError, did_you_mean
 from rlrun.nn.optimizers import build_optimizer, require_recipe
 
@@ -38,15 +39,15 @@ def grouped(
     """Return an optimizer of a network's parameters, in groups with settings of their own.
 
     Of several groups that a parameter fits, the settings of later ones count. A schedule changes all learning rates by
-    the same factor.
+    the same factor. Parameters of a group with an optimizer of its own are stepped by that one.
 
     Args:
         network: is trained.
         optimizer: a partial of one of `torch.optim`.
         groups: by name, `modules` (classes of the modules that hold its parameters), `names` and `exclude` (patterns of
-            names on the path to a parameter: one part of it, or several that follow one another), and settings such as
-            `weight_decay`.
-        settings: of parameters that fit no group with others.
+            names on the path to a parameter: one part of it, or several that follow one another), settings such as
+            `weight_decay`, and `optimizer`, another partial, whose learning rate is this one's unless it has its own.
+        settings: of parameters that fit no group with others; an optimizer of a group has its own.
 
     Raises:
         ConfigError: a group has a setting that the optimizer does not have, or something else is no list or dict.
@@ -59,6 +60,9 @@ def grouped(
                 raise ConfigError(f"groups.{name}{wanted}, got {value!r}")
             if key in CHOICE and not all(isinstance(text, str) for text in value):
                 raise ConfigError(f"groups.{name}.{key}: wanted names")
+            if key == "optimizer" and (not callable(value) or getattr(value, "func", None) in (grouped, retuned)):
+                example = "{_target_: torch.optim.SGD, _partial_: true}"
+                raise ConfigError(f"groups.{name}.optimizer: wanted one of torch, as {example}, got {value!r}")
     paths: dict[nn.Parameter, list[str]] = {}
     for path, parameter in network.named_parameters(remove_duplicate=False):
         paths.setdefault(parameter, []).append(path)
@@ -69,11 +73,6 @@ def grouped(
             kinds = {kind.__name__ for holder in holders for kind in type(holder).__mro__}
             fitting = tuple(name for name, group in groups.items() if _fits(group, own, kinds))
             members.setdefault(fitting, []).append(parameter)
-    parts = [
-        {"params": parameters, "name": ".".join(names)} | {k: v for name in names for k, v in _settings(groups[name])}
-        for names, parameters in members.items()
-        if parameters
-    ]
     taken = inspect.signature(optimizer).parameters
     for key in () if any(argument.kind is argument.VAR_KEYWORD for argument in taken.values()) else settings:
         if key not in taken:
@@ -82,14 +81,7 @@ def grouped(
                 f"optimizer.{key}: {kind} has no such setting; optimizer.optimizer._target_ names the class, which is "
                 "torch.optim.SGD with optimizer=sgd"
             )
-    result = build_optimizer(optimizer, parts, **settings)
-    for name, group in groups.items():
-        for key, _ in _settings(group):
-            if key not in result.defaults:
-                hint = did_you_mean(key, (*CHOICE, *result.defaults))
-                raise ConfigError(f"groups.{name}: {type(result).__name__} has no setting '{key}'{hint}")
-    for part in result.param_groups:
-        part["lr_factor"] = 1.0 if part["lr"] == result.defaults["lr"] else part["lr"] / (result.defaults["lr"] or 1.0)
+    result = _built(optimizer, members, groups, settings)
     every = [path for own in paths.values() for path in own]
     known = frozenset(part for path in every for part in path.split("."))
     result.matches = {  # type: ignore[attr-defined]
@@ -147,6 +139,48 @@ def optimizer_of(network: nn.Module, optimizer: Callable[..., torch.optim.Optimi
     if getattr(optimizer, "func", None) in (grouped, retuned):
         return build_optimizer(optimizer, network)
     return build_optimizer(optimizer, [parameter for parameter in network.parameters() if parameter.requires_grad])
+
+
+def _built(
+    optimizer: Callable[..., torch.optim.Optimizer],
+    members: Mapping[tuple[str, ...], list[nn.Parameter]],
+    groups: Mapping[str, Mapping[str, Any]],
+    settings: Mapping[str, Any],
+) -> torch.optim.Optimizer:
+    """Return the optimizer of parameters, by the groups that they fit: several as one, if a group has its own.
+
+    Raises:
+        ConfigError: a group has a setting that its optimizer does not have.
+    """
+    parts: dict[int, tuple[Any, list[dict[str, Any]]]] = {id(optimizer): (optimizer, [])}  # by the recipe's id
+    recipes = {name: {id(group.get("optimizer", optimizer))} for name, group in groups.items()}
+    for names, parameters in members.items():
+        own = {key: value for name in names for key, value in _settings(groups[name])}
+        recipe = own.pop("optimizer", optimizer)
+        if parameters:
+            part = {"params": parameters, "name": ".".join(names)} | own
+            parts.setdefault(id(recipe), (recipe, []))[1].append(part)
+            for name in names:
+                recipes[name].add(id(recipe))
+    base = parts.pop(id(optimizer))[1]
+    built = {id(optimizer): build_optimizer(optimizer, base or [{"params": []}], **settings)}
+    rate = built[id(optimizer)].defaults["lr"]
+    for key, (recipe, own_parts) in parts.items():
+        has_rate = "lr" in getattr(recipe, "keywords", {})
+        built[key] = build_optimizer(recipe, own_parts, **({} if has_rate else {"lr": rate}))
+    for name, group in groups.items():
+        for result in (built[key] for key in recipes[name] if key in built):
+            known = ("optimizer", *result.defaults)
+            if unknown := [setting for setting, _ in _settings(group) if setting not in known]:
+                hint = did_you_mean(unknown[0], (*CHOICE, *known))
+                raise ConfigError(f"groups.{name}: {type(result).__name__} has no setting '{unknown[0]}'{hint}")
+    for part in (part for result in built.values() for part in result.param_groups):
+        part["lr_factor"] = 1.0 if part["lr"] == rate else part["lr"] / (rate or 1.0)
+    if not parts:
+        return built[id(optimizer)]
+    used = [result for key, result in built.items() if base or key in parts]
+    every = [part | {"part": number} for number, result in enumerate(used) for part in result.param_groups]
+    return build_optimizer(Several, every, optimizers=used)
 
 
 def _settings(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
