@@ -168,12 +168,23 @@ def test_both_losses_train_a_shared_representation(core, weight):
     ],
 )
 def test_agents_keep_the_state_of_a_shared_representation(overrides, size, tmp_path):
-    core = ("representation.core=gru", "representation.core_size=3")
-    callbacks = trained([*overrides, "preset=null", *REPLAY, *core], tmp_path).callbacks
+    core = ("encoder.core=gru", "encoder.core_size=3", "encoder.hidden=[12,6]")
+    callbacks = rlrun.train([*overrides, "preset=null", *REPLAY, *core], run_dir=tmp_path / "run").trainer.callbacks
     collector = callbacks["collector"]
     assert "state" in collector.table.storage.columns
     assert float(callbacks["q_loss"].metrics["representation/inverse"]) > 0.0
     assert collector.agent.policy.state_size == size
+
+
+def test_any_representations_are_learned_together(tmp_path):
+    added = ("representation_shared", "spr", "autoencoder_shared", "curl", "predictive_shared")
+    overrides = ["algorithm=sac", IMAGES, "preset=null", *REPLAY, f"+with=[{','.join(added)}]", "encoder.hidden=[12,6]"]
+    loss = rlrun.train([*overrides, "spr.weight=0.5"], run_dir=tmp_path / "run").trainer.callbacks["q_loss"]
+    weights = {"q_loss": 1.0, "representation": 1.0, "spr": 0.5, "reconstruction": 1.0, "curl": 1.0, "predictive": 1.0}
+    assert [*loss.loss_weight.items()] == [*weights.items()]  # in the order of the overrides
+    assert {f"loss/{name}" for name in weights} <= {*loss.metrics}
+    assert {name.partition(".")[0] for name in loss.names} == {*weights}
+    assert {int(loss.optimizer.state[parameter]["step"]) for parameter in loss.parameters} == {loss.updates}
 
 
 def test_invalid_rows_teach_nothing():

@@ -50,8 +50,8 @@ RUNS = {
         *("+callbacks.q_loss.loss_weight=0.5", "+callbacks.q_target.terminal_masking=false"),
     ),
     "shared encoder": (
-        *("algorithm=td3", PENDULUM, "+with=[representation_shared,shared_encoder,smoothed_policy]"),
-        *("representation.hidden=[5]", "representation.model=[5]"),
+        *("algorithm=td3", PENDULUM, "encoder.hidden=[5]", "representation.model=[5]"),
+        "+with=[representation_shared,autoencoder_shared,shared_encoder,smoothed_policy]",
     ),
     "residual": (
         *("algorithm=ppo", "env.target=rlrun.env.toys.ImageObservation", "encoder=impala"),

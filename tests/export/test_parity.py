@@ -157,7 +157,7 @@ def test_a_recurrent_policy_takes_and_gives_its_state(overrides, parts):
         ("algorithm=ddpg", SPACES["box"], "+with=shared_encoder", *DENSE),
         ("algorithm=dqn", "env=cartpole", "encoder=signals", FRAMES),
         ("algorithm=sac", SPACES["box"], "+with=shared_encoder", "encoder=recurrent", "encoder.core_size=3"),
-        ("algorithm=dqn", SPACES["image"], "+with=representation_shared", "representation.core=gru"),
+        ("algorithm=dqn", SPACES["image"], "+with=representation_shared", "encoder.core=gru"),
     ],
     ids=["impala", "small", "shared", "signals", "recurrent", "representation"],
 )

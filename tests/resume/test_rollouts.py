@@ -20,6 +20,11 @@ from .twins import assert_exact, copy_as_killed, differences_of, records, signal
 
 WINDOWS = ("algorithm.burn_in=1", "algorithm.warmup_steps=24", "algorithm.batch_size=4", "memory.length=60")
 ENCODER = ("encoder=recurrent", "encoder.core_size=3")
+SGD = "{_target_: torch.optim.SGD, _partial_: true, momentum: 0.9}"
+TERMS = (
+    *("encoder.core=gru", "predictive.steps=2"),
+    f"optimizer.groups.predictive={{names: [predictive], exclude: [q_loss], optimizer: {SGD}}}",
+)
 ALGORITHMS = {
     "ppo": ["algorithm=ppo", "algorithm.horizon=16", "algorithm.batch_size=8", "algorithm.epochs=2"],
     "a2c": ["algorithm=a2c", "algorithm.horizon=4"],
@@ -28,7 +33,7 @@ ALGORITHMS = {
     "taac": ["algorithm=taac_l", "env.kwargs.continuous=true", "algorithm.random_start=true", *WINDOWS],
     "repeats": ["algorithm=action_repeat", "algorithm.most_steps=3", *WINDOWS],
     "shared": ["algorithm=sac", "env.kwargs.continuous=true", *WINDOWS, "+with=shared_encoder", *ENCODER],
-    "representation": ["algorithm=dqn", *WINDOWS, "+with=representation_shared", "representation.core=gru"],
+    "terms": ["algorithm=dqn", *WINDOWS, "+with=[representation_shared,predictive_shared,parameter_groups]", *TERMS],
 }
 RECURRENT = (
     *("env=recall", "preset=null", "num_envs=3", "algorithm.hidden=[8,8]", "algorithm.core_size=4"),
@@ -104,7 +109,7 @@ def whole(tmp_path_factory):
     ("algorithm", "core"),
     [
         *(("ppo", "lstm"), ("a2c", "gru"), ("dqn", "lstm"), ("sac", "gru")),
-        *(("taac", "lstm"), ("repeats", "gru"), ("shared", "null"), ("representation", "null")),
+        *(("taac", "lstm"), ("repeats", "gru"), ("shared", "null"), ("terms", "null")),
     ],
 )
 def test_recurrent_run_killed_inside_an_epoch_or_episode(algorithm, core, tmp_path):
