@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading, schema
+from rlrun.config.additions import require_compatible
 from rlrun.config.files import one_line, parse_yaml
 from rlrun.config.interpolation import LinkError, child, dotted, is_there, leaves, plain, split
 from rlrun.config.interpolation import Path as Keys
@@ -35,6 +36,7 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     unnamed = isinstance(env, dict) and all(name in env and env[name] is None for name in ("id", "target"))
     if unnamed and "_replaces_" not in env:
         raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
+    require_compatible(composed)
     _check_completed(composed)
     try:
         schema.require_memory(config)
