@@ -94,7 +94,7 @@ class ModelEnv(VectorEnv[Any, Any, Any]):
         step = self.model.step(at, action, self._predictor, noise)
         place = torch.empty(count, dtype=torch.int64)
         place[order[:count]] = torch.arange(count)
-        self.state, reward = step.state.flatten(0, 1)[place], step.reward.flatten()[place]
+        self.state, reward = step.state.flatten(0, 1)[place], step.reward.flatten(0, 1)[place]
         self._steps += 1
         terminated = np.zeros(count, np.bool_)
         if step.ended is not None:

@@ -34,7 +34,7 @@ class Imagined(NamedTuple):
     """A step as a model predicts it."""
 
     state: Tensor  # [..., D]: the next observation as numbers, and behind it what the model remembers
-    reward: Tensor  # [...]
+    reward: Tensor  # [...]; of several rewards [..., R]
     ended: Tensor | None  # [...]: probability of a termination; None = it never comes
 
 
@@ -61,6 +61,9 @@ class Dynamics(nn.Module):
         rate: least share of the newest batch in the statistics.
         network: a recipe of one member of your own, [B, inputs] -> [B, outputs]; it gets `inputs` and `outputs`, if it
             takes these.
+        several: each of several rewards of a step is predicted, in place of their sum.
+        weights: by which planners sum several rewards, each of which is predicted then: one number each, or what
+            returns them as a tensor [R].
         core: gru or lstm: each member has such a layer over the steps of an episode, and reads its features beside the
             newest step. A state then is s and what the member remembers, [..., D + S].
         core_size: width of these layers.
@@ -96,6 +99,8 @@ class Dynamics(nn.Module):
         activation: Activation = "silu",
         rate: float = 0.01,
         network: Recipe | None = None,
+        several: bool = False,
+        weights: Sequence[float] | Callable[[], Tensor] | None = None,
         core: Kind | None = None,
         core_size: int = 64,
     ) -> None:
@@ -115,12 +120,18 @@ class Dynamics(nn.Module):
             raise ConfigError(f"log_variance: wanted a lower bound and a higher one, got {[*log_variance]}")
         self.coded, self.observations, self.size = Coded(spaces.action), Coded(seen), seen.size
         self.members, self.elites = members, elites or members
-        self.deterministic, self.rewards, self.ends, self.rate = deterministic, rewards, ends, rate
+        self.deterministic, self.ends, self.rate = deterministic, ends, rate
+        if weights is not None and not (spaces.rewards and rewards):
+            there = "the reward of a step is one number" if rewards else "no reward is predicted"
+            raise ConfigError(f"weights: {there}, so there is nothing to weigh")
+        self.several = rewards and bool(spaces.rewards) and (several or weights is not None)
+        self.rewards = spaces.rewards if self.several else int(rewards)
+        self._borrowed = (weights,)  # in a tuple: parameters of weights are not the model's
         self.features = features
         if wrong := [index for index in absolute if not 0 <= index < self.size]:
             raise ConfigError(f"absolute: the observation has numbers 0 to {self.size - 1}, not {wrong[0]}")
         width = self.size if features is None else _width(features, self.size)
-        read, count = width + spaces.action.size, self.size + rewards
+        read, count = width + spaces.action.size, self.size + self.rewards
         self.cores: Any = nn.ModuleList([] if core is None else [Core(core, read, core_size) for _ in range(members)])
         inputs = read + (core_size if core else 0)
         outputs = count * (1 if deterministic else 2) + ends
@@ -184,7 +195,24 @@ class Dynamics(nn.Module):
     def targets(self, state: Tensor, after: Tensor, reward: Tensor | None) -> Tensor:
         """Return what is predicted of steps, before it is normalized: [..., K]."""
         change = after - self.changes * state
-        return change if reward is None or not self.rewards else torch.cat((change, reward.unsqueeze(-1)), -1)
+        if reward is None or not self.rewards:
+            return change
+        return torch.cat((change, reward if self.several else reward.unsqueeze(-1)), -1)
+
+    def weights(self) -> Tensor:
+        """Return the weights [R] of several rewards.
+
+        Raises:
+            ConfigError: there is not one for each.
+        """
+        given = self._borrowed[0]
+        weights = given() if callable(given) else self.shift.new_tensor([] if given is None else [*given])
+        if weights.numel() != self.rewards:
+            raise ConfigError(
+                f"weights: a step has {self.rewards} rewards, and a plan wants one weight for each, such as "
+                "algorithm.plan.weights=[1.0,0.5]"
+            )
+        return weights
 
     def forward(self, inputs: Tensor, past: Tensor | None = None) -> Outputs:
         """Return what each member says of its own normalized inputs [M, B, I].
@@ -274,7 +302,10 @@ class Dynamics(nn.Module):
         after = self.observations.nearest(torch.addcmul(numbers[..., : self.size], self.changes, state))
         if past is not None:
             after = torch.cat((after, past.reshape(*lead, -1)), -1)
-        reward = numbers[..., -1] if self.rewards else torch.zeros_like(numbers[..., 0])
+        if self.several:
+            reward = numbers[..., self.size :]
+        else:
+            reward = numbers[..., -1] if self.rewards else torch.zeros_like(numbers[..., 0])
         return Imagined(after, reward, None if outputs.end is None else outputs.end.sigmoid())
 
 
@@ -293,7 +324,9 @@ class WorldModel:
     Args:
         dynamics: predicts the rest.
         reward: a function of (observation, action, next observation), trees of tensors [..., …], that gives rewards
-            [...]; or a `RewardModel`. None = those of the dynamics.
+            [...], or [..., R] where the dynamics predict several; or a `RewardModel`. None = those of the dynamics.
+            One with a `state_size` has a state [..., state_size], zeros where an episode begins: it gets that as a
+            fourth argument, and its `after(observation, action, state)` returns the next one.
         ended: such a function that gives terminations [...], as bools or probabilities; None = those of the dynamics.
 
     Raises:
@@ -305,6 +338,7 @@ class WorldModel:
             raise ConfigError("reward: the dynamics predict none, so a function or a model of it is wanted")
         self.dynamics, self.reward, self.ended = dynamics, reward, ended
         self.actions = dynamics.coded
+        self.reward_size: int = getattr(reward, "state_size", 0)
         for name, function in {"reward": reward, "ended": ended}.items():
             if function is not None:
                 self._check(name, function)
@@ -314,43 +348,69 @@ class WorldModel:
         size = (2, 3)
         state, action = (self.dynamics.shift.new_zeros(*size, part.size) for part in (self.dynamics, self.actions))
         observation = self.dynamics.observation(state)
+        own = (state.new_zeros(*size, self.reward_size),) if name == "reward" and self.reward_size else ()
         with torch.no_grad():
-            given = function(observation, self.actions.tree(action), observation)
+            given = function(observation, self.actions.tree(action), observation, *own)
         shape = [*given.shape] if isinstance(given, Tensor) else given
-        if shape != [*size]:
-            raise ConfigError(f"{name}: of steps {[*size]} wanted one number each, {[*size]}; got {shape}")
+        count = self.dynamics.rewards if name == "reward" and self.dynamics.several else 1
+        wanted = [*size] if count == 1 else [*size, count]
+        if shape != wanted:
+            numbers = "one number" if count == 1 else f"{count} numbers"
+            raise ConfigError(f"{name}: of steps {[*size]} wanted {numbers} each, {wanted}; got {shape}")
 
     @property
     def remembers(self) -> bool:
         """Whether predictions depend on earlier steps of the episode."""
-        return bool(self.dynamics.state_size)
+        return bool(self.dynamics.state_size or self.reward_size)
 
     def initial_state(self, count: int) -> dict[str, Tensor]:
-        """Return what is remembered where episodes begin: `recurrent` [count, M · S] of dynamics with a core."""
-        if not self.dynamics.state_size:
+        """Return what is remembered where episodes begin.
+
+        These are `recurrent` [count, M · S] of dynamics with a core, and `reward` of a reward with a state.
+        """
+        if not self.remembers:
             return {}
-        return {"recurrent": self.dynamics.shift.new_zeros(count, self.dynamics.state_size)}
+        sizes = {"recurrent": self.dynamics.state_size, "reward": self.reward_size}
+        return {name: self.dynamics.shift.new_zeros(count, size) for name, size in sizes.items() if size}
 
     def after(self, observation: Tree, state: Mapping[str, Tensor], action: Tree) -> dict[str, Tensor]:
         """Return what is remembered after real observations and actions, from that before them."""
-        if not self.dynamics.state_size:
-            return {}
-        numbers = self.dynamics.numbers(observation), self.actions.numbers(action)
-        return {"recurrent": self.dynamics.remember(*numbers, state["recurrent"])}
+        after = {}
+        if self.dynamics.state_size:
+            numbers = self.dynamics.numbers(observation), self.actions.numbers(action)
+            after["recurrent"] = self.dynamics.remember(*numbers, state["recurrent"])
+        if self.reward_size:
+            reward: Any = self.reward
+            after["reward"] = reward.after(observation, action, state["reward"])
+        return after
 
     def begin(self, observation: Tree, state: Mapping[str, Tensor]) -> Tensor:
-        """Return what is imagined from, as numbers: [B, D], or of each of the elite [E, B, D + S] with a memory."""
+        """Return what is imagined from, as numbers: [B, D]; with a memory of each of the elite [E, B, D + S].
+
+        The state of a reward is behind them.
+        """
         numbers = self.dynamics.numbers(observation)
-        return self.dynamics.begin(numbers, state["recurrent"]) if self.dynamics.state_size else numbers
+        if self.dynamics.state_size:
+            numbers = self.dynamics.begin(numbers, state["recurrent"])
+        if self.reward_size:
+            numbers = torch.cat((numbers, state["reward"].expand(*numbers.shape[:-1], -1)), -1)
+        return numbers
 
     def step(self, state: Tensor, action: Tensor, predictor: Members, noise: Tensor | None = None) -> Imagined:
         """Return what is predicted of states and actions as numbers; see `Dynamics.step`."""
+        own: tuple[Tensor, ...] = ()
+        if self.reward_size:
+            state, own = state[..., : -self.reward_size], (state[..., -self.reward_size :],)
         step = self.dynamics.step(state, action, predictor, noise)
         if self.reward is None and self.ended is None:
             return step
         trees = self.dynamics.observation(state), self.actions.tree(action), self.dynamics.observation(step.state)
-        reward = step.reward if self.reward is None else self.reward(*trees)
-        return Imagined(step.state, reward, step.ended if self.ended is None else self.ended(*trees).to(reward))
+        reward = step.reward if self.reward is None else self.reward(*trees, *own)
+        after = step.state
+        if own:
+            moves: Any = self.reward
+            after = torch.cat((after, moves.after(*trees[:2], *own)), -1)
+        return Imagined(after, reward, step.ended if self.ended is None else self.ended(*trees).to(reward))
 
 
 class Beyond:

@@ -70,6 +70,8 @@ class DynamicsLoss(LossCallback):
             past, observation, next_observation = observation[STATE], present(observation), present(next_observation)
         if untransformed and untransformed.keys() >= {*STORED}:  # of a memory whose adaptors serve another algorithm
             observation, action, reward, terminated, next_observation = (untransformed[name] for name in STORED)
+        elif network.several and untransformed and "reward" in untransformed:
+            reward = untransformed["reward"]  # before it was weighed
         state, after = network.numbers(observation), network.numbers(next_observation)
         inputs = network.inputs(state, network.coded.numbers(action))
         targets, end = network.targets(state, after, reward), terminated.to(state)

@@ -105,7 +105,8 @@ class Imagination(Callback):
             at = after
             if not len(alive):
                 break
-        metrics: dict[str, Any] = {"reward": float(np.concatenate(rewards).mean()), "length": length}
+        first = np.concatenate([paid.reshape(len(paid), -1)[:, 0] for paid in rewards])  # as returns are of the first
+        metrics: dict[str, Any] = {"reward": float(first.mean()), "length": length}
         metrics["outside"] = (torch.cat(last).abs() > FAR).float().mean()
         self.store.put({f"imagination/{name}": value for name, value in metrics.items()})
 

@@ -103,6 +103,9 @@ class Planner(nn.Module):
         boxes = [torch.full((leaf.size,), isinstance(leaf, Box)) for _, leaf in leaves(spaces.action)]
         self.register_buffer("is_number", torch.cat(boxes), persistent=False)
         self._borrowed = (model.dynamics,)  # in a tuple: its parameters are not the planner's
+        self.several = model.dynamics.several
+        if self.several:
+            model.dynamics.weights()  # refuses another number of them before anything is planned
         self.newest: Tensor | None = None  # plans [B, H, A] of the newest step
         size = spaces.action.size
         for name, bound in {"low": low, "high": high}.items():
@@ -189,6 +192,7 @@ class Planner(nn.Module):
         members, particles = self.futures.shape[1], self.particles
         futures = _balanced(normal_like(self.futures)) if explore else self.futures
         switches = self.propagation == "ts1" and members > 1
+        weights = model.dynamics.weights() if self.several else None
         order = _shuffled(self.order) if explore and switches else self.order
 
         def evaluate(sequences: Tensor) -> Tensor:
@@ -200,7 +204,7 @@ class Planner(nn.Module):
             for time in range(self.horizon):
                 noise = None if self.propagation == "mean" else futures[time]
                 step = model.step(at, actions[:, time].expand(*lead, -1), predictor, noise)
-                total = torch.addcmul(total, weight, step.reward)
+                total = torch.addcmul(total, weight, step.reward if weights is None else step.reward @ weights)
                 if step.ended is not None:
                     weight = torch.addcmul(weight, weight, step.ended, value=-1.0)
                 if self.discount != 1.0:

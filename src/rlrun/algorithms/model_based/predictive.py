@@ -145,7 +145,7 @@ class Predictive(nn.Module):
         size: numbers of features.
     """
 
-    elites, state_size = 1, 0  # nothing is remembered between real steps
+    elites, state_size, several = 1, 0, False  # nothing is remembered between real steps
 
     def __init__(
         self,
