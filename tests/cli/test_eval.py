@@ -249,7 +249,7 @@ def test_filming_that_cannot_be_is_refused_before_the_first_step(overrides, mess
 
 def test_the_page_names_every_key():
     listed = set(re.findall(r"`([a-z_]+)`", " ".join(re.findall(r"^\| (`.*?)\|", PAGE, re.MULTILINE))))
-    report = EvaluationReport([1.0], [1], [0], [[1.0, 2.0]], ["cut"], [True], [1.0])
+    report = EvaluationReport([1.0], [1], [0], [[1.0, 2.0]], ["cut"], [True], [1.0], ["first"], ["random"])
     keys = {*report.to_json(), *replace(report, damage="it is damaged").to_json()}
     assert listed | {"latest", "best"} == keys
 

@@ -88,7 +88,8 @@ WRONG = [
     ({"target": "Chain"}, BuildError, "wanted an import path"),
     ({"target": "collections.OrderedDict"}, BuildError, "made a OrderedDict, wanted a gymnasium.Env"),
     ({"target": "builtins.dict"}, BuildError, "env.target 'builtins.dict' made a dict, wanted a gymnasium.Env"),
-    ({"target": TOY, "vectorization": "native"}, ConfigError, "'native' needs env.id"),
+    ({"target": TOY, "vectorization": "native"}, ConfigError, "has no vector_entry_point(num_envs), so"),
+    ({"target": TOY, "vectorization": "envpool"}, ConfigError, "'envpool' needs env.id"),
     ({"id": "Pendulum-v1", "vectorization": "native"}, ConfigError, "has no native vector environment"),
     ({"id": "CartPole-v1", "vectorization": "native", "wrappers": [lambda env: env]}, ConfigError, "env.wrappers"),
     (

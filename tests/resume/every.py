@@ -19,6 +19,7 @@ TOGETHER = (  # additions that share a run: what one of them forgets is found be
     f"with/[{','.join(AUGMENTATIONS)}]",
 )
 ALIKE = (  # the same classes as in the run of another file: train, env/atari, env/halfcheetah, env/lunarlander
+    *("env/connectfour", "env/riskybranch"),  # env/tictactoe, env/bandit
     *("env/cartpole", "env/pendulum", "env/gym", "env/pong", "env/hopper", "env/lunarlandercontinuous"),
     *("with/reward_weights", "with/random_goal"),  # with/costs and with/learned_goal have them
 )

@@ -22,8 +22,8 @@ from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
 from rlrun.collect.async_collector import POLL
 from rlrun.collect.async_evaluation import EvaluationJob
-from rlrun.collect.evaluate import Evaluation, evaluate, restored_generators, sampling, stage
-from rlrun.collect.statistics import by_reward
+from rlrun.collect.evaluate import Evaluation, evaluate, require_opponents, restored_generators, sampling, stage
+from rlrun.collect.statistics import by_opponent, by_reward
 from rlrun.collect.unroll import freeze, thaw
 from rlrun.core import distributed
 from rlrun.core.clock import Spent
@@ -61,9 +61,12 @@ class Evaluator(Callback):
         logger: gets `evaluation/…` at once.
         checkpointer: keeps the best.
         offline: updates before the first environment step; every so many of them, and the last, count as well.
+        opponents: name -> one that `rlrun.env.Env.face` takes; `episodes` are played against each. Means are over all
+            of them. None = the environment's own.
 
     Raises:
-        ConfigError: an agent without `respond` shall sample, or a separate process shall write videos.
+        ConfigError: an agent without `respond` shall sample, a separate process shall write videos, or an opponent
+            cannot play.
     """
 
     cycle = 1
@@ -85,6 +88,7 @@ class Evaluator(Callback):
         logger: Logger | None = None,
         checkpointer: Checkpointer | None = None,
         offline: int = 0,
+        opponents: Mapping[str, Any] | None = None,
     ) -> None:
         self.env = env
         self.agent = agent
@@ -100,6 +104,10 @@ class Evaluator(Callback):
         if every and getattr(env, "varies", False):
             with restored_generators():
                 require_equal_spaces(env)
+        self.opponents = dict(opponents or {})
+        if every:
+            with restored_generators():
+                require_opponents(env, self.opponents)
         self.video = bool(video)
         if self.video and self.asynchronous:
             raise ConfigError("evaluation.video films in this process: evaluation.async=false, or `rlrun eval --video`")
@@ -279,7 +287,7 @@ class Evaluator(Callback):
         self.last = {
             "mean_return": result.mean_return,
             "std_return": result.std_return,
-            "episodes": self.episodes,
+            "episodes": len(result.returns),
             "env_steps": step or 0,
         }
         if result.totals:
@@ -293,7 +301,7 @@ class Evaluator(Callback):
             length = sum(result.lengths) / len(result.lengths)
             summary = {"mean_return": result.mean_return, "std_return": result.std_return, "mean_length": length}
             record = {f"evaluation/{name}": value for name, value in summary.items()}
-            record |= by_reward("evaluation", result.totals)
+            record |= by_reward("evaluation", result.totals) | by_opponent("evaluation", result.scores())
             if (raw := result.mean_raw_return) is not None:
                 record["evaluation/mean_raw_return"] = raw
             if late:
@@ -329,7 +337,8 @@ class Evaluator(Callback):
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {"episodes": self.episodes, "seed": self.seed, "max_steps": self.max_steps}
+        options = {"episodes": self.episodes, "seed": self.seed, "max_steps": self.max_steps}
+        return {**options, "opponents": self.opponents}
 
     def _play(self, envs: Env, *, agent: Agent | None = None, **options: Any) -> Evaluation:
         if self.epsilon:
@@ -345,7 +354,8 @@ class Evaluator(Callback):
         try:
             assert self._screen is not None
             with videos.VideoRecorder(self._screen, lambda moment: path) as watch:
-                self._play(self._screen, episodes=1, watch=watch, wrappers=wrappers)
+                first = dict([*self.opponents.items()][:1])
+                self._play(self._screen, episodes=1, watch=watch, wrappers=wrappers, opponents=first)
         except Stop:
             raise
         except Exception as error:
@@ -356,7 +366,8 @@ class Evaluator(Callback):
 
     def note(self, path_of: Callable[[object], str]) -> str:
         place = ", in a separate process" if self.asynchronous else ""
-        return f"{self.episodes} episodes every {self.every:,} steps{place}" if self.every else "off"
+        faced = f" against each of {', '.join(self.opponents)}" if self.opponents else ""
+        return f"{self.episodes} episodes{faced} every {self.every:,} steps{place}" if self.every else "off"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state without the evaluation at the end, which an extended run never makes."""

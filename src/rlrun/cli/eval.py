@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SEVERAL = ("checkpoint", "return", "±", "mean from", "to", "lowest", "highest", "length", "succeeded", "")
 EPISODES = ("seed", "return", "length", "ended", "succeeded")
-LEFT = ("ended", "succeeded", "")
+LEFT = ("ended", "succeeded", "side", "opponent", "")
 ENDED = {"cut": "cut by evaluation.max_steps"}
 Checkpoints = Annotated[
     list[str] | None,
@@ -47,6 +47,15 @@ def eval(
     video: Annotated[Path | None, typer.Option(help="Write a video of each episode into this folder.")] = None,
     videos: Annotated[int | None, typer.Option(help="Film only the first N episodes (default: all).", min=1)] = None,
     form: Annotated[str | None, typer.Option("--format", help="Format of videos: mp4 or gif (default: mp4).")] = None,
+    opponent: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPPONENT",
+            help="In a game: random, perfect, a number of moves that it looks ahead, or a run; repeated for several "
+            "(default: the run's evaluation.opponents).",
+            show_default=False,
+        ),
+    ] = None,
     network: Network = None,
     trust: Trust = False,
     as_json: AsJson = False,
@@ -65,6 +74,7 @@ def eval(
         "videos": videos,
         "form": form,
         "network": network,
+        "opponents": opponent or None,
         "trust": trust,
         "overrides": overrides or [],
     }
@@ -94,7 +104,8 @@ def _print(reports: list[Any], *, single: bool, table: bool) -> None:
         typer.echo(printable(line))
     if not table or names is not SEVERAL:
         return
-    heads = EPISODES if single else ("checkpoint", *EPISODES)
+    heads: tuple[str, ...] = EPISODES if single else ("checkpoint", *EPISODES)
+    heads += tuple(name for name in ("side", "opponent") if good and getattr(good[0], f"{name}s"))
     rows = [row if single else (_step(report), *row) for report in good for row in _episodes(report)]
     typer.echo()
     for line in aligned([heads, *rows], left=LEFT):
@@ -122,10 +133,11 @@ def _marks(report: EvaluationReport | ValidationReport) -> str:
 
 def _episodes(report: EvaluationReport) -> list[tuple[str, ...]]:
     columns = (report.seeds, report.returns, report.lengths, report.endings, report.successes)
+    games = [column for column in (report.sides, report.opponents) if column]
     overrides = {True: "yes", False: "no", None: "-"}
     return [
-        (str(seed), f"{value:.2f}", str(length), ENDED.get(ending, ending), overrides[success])
-        for seed, value, length, ending, success in zip(*columns, strict=True)
+        (str(seed), f"{value:.2f}", str(length), ENDED.get(ending, ending), overrides[success], *game)
+        for seed, value, length, ending, success, *game in zip(*columns, *games, strict=True)
     ]
 
 

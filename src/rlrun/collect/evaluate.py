@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -24,7 +24,9 @@ from rlrun.env.raw_return import RAW_RETURN
 from rlrun.env.wrapper_state import States
 
 ENVS = 16  # parallel episodes; enough to make acting cheap
-SUCCESS = "is_success"  # key in the info of the last step of an episode
+SUCCESS = "is_success"  # keys in the info of the last step of an episode
+SIDE = "side"
+OUTCOMES = ("won", "drawn", "lost")
 
 
 class Moment(NamedTuple):
@@ -54,6 +56,8 @@ class Evaluation:
     first ones. `raw_returns` has them as the environment pays them, if a wrapper may change rewards. NormalizeReward
     divides by what it learns, so with it `returns` are these, too. `endings` has `terminated`, `truncated` (by the
     environment) or `cut` (by `max_steps`). `successes` has `is_success` of the last step's info, or None.
+    `sides` has its `side` in a game, if the environment reports one. `opponents` has the name of each episode's
+    opponent, where some were chosen.
     """
 
     returns: list[float]
@@ -63,6 +67,8 @@ class Evaluation:
     endings: list[str] = field(default_factory=list)
     successes: list[bool | None] = field(default_factory=list)
     raw_returns: list[float] = field(default_factory=list)
+    sides: list[str] = field(default_factory=list)
+    opponents: list[str] = field(default_factory=list)
 
     @property
     def mean_return(self) -> float:
@@ -82,15 +88,64 @@ class Evaluation:
         """The 95 % confidence interval of the mean return; None for a single episode."""
         return mean_interval(self.returns)
 
+    def scores(self) -> list[Score]:
+        """Return the results by opponent and side; empty where there is neither.
+
+        Opponents are in the order of their episodes. Each has a score of all sides, and then one of each side.
+        """
+        if not self.sides and not self.opponents:
+            return []
+        everyone = [""] * len(self.returns)
+        returns, sides, opponents = map(np.array, (self.returns, self.sides or everyone, self.opponents or everyone))
+        groups = [(name, side) for name in dict.fromkeys(opponents.tolist()) for side in ("", *sorted({*self.sides}))]
+        chosen = {(name, side): (opponents == name) & ((sides == side) | (not side)) for name, side in groups}
+        return [Score(*group, returns[rows].tolist()) for group, rows in chosen.items() if any(group) and rows.any()]
+
     def then(self, following: Evaluation) -> Evaluation:
         """Return the episodes of both evaluations."""
         joined = [getattr(self, part.name) + getattr(following, part.name) for part in fields(self)]
         return Evaluation(*joined)
 
 
+class Score(NamedTuple):
+    """Returns against an opponent, or "" for the environment's own; of a side, or "" for all."""
+
+    opponent: str
+    side: str
+    returns: list[float]
+
+    @property
+    def counts(self) -> list[int]:
+        """How many games were won, drawn and lost, by the sign of their returns."""
+        signs = np.sign(self.returns).tolist()
+        return [signs.count(sign) for sign in (1.0, 0.0, -1.0)]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The mean return, and the shares of games that were won, drawn and lost."""
+        shares = {name: count / len(self.returns) for name, count in zip(OUTCOMES, self.counts, strict=True)}
+        return {"mean_return": float(np.mean(self.returns)), **shares}
+
+
 def stage(env: Env, episodes: int, num_envs: int | None = None) -> Env:
     """Return separate envs for so many episodes; num_envs: that play in parallel."""
     return staged(env.copy, parallel(env, episodes, num_envs))
+
+
+def require_opponents(env: Env, opponents: Mapping[str, Any]) -> None:
+    """Refuse opponents that cannot play in an environment.
+
+    Raises:
+        ConfigError: naming the first of them.
+    """
+    if not opponents:
+        return
+    with closing(env.copy()) as trial:
+        for name, opponent in opponents.items():
+            try:
+                trial.face(opponent)
+            except ConfigError as error:
+                raise ConfigError(f"opponent {name}: {error}") from error
 
 
 def parallel(env: Env, episodes: int, num_envs: int | None) -> int:
@@ -118,6 +173,7 @@ def evaluate(
     wrappers: States | None = None,
     watch: Watcher | None = None,
     abandon: Callable[[], None] | None = None,
+    opponents: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Play exactly `episodes` episodes, each counted whichever ends first.
 
@@ -133,11 +189,21 @@ def evaluate(
         wrappers: states of the env's wrappers, which stay as they are in all episodes; None = those of new wrappers.
         watch: called when an episode begins and after each of its steps, before the env is reset.
         abandon: called at each step; may raise to stop.
+        opponents: name -> one that `Env.face` takes; the same episodes are played against each. None = the
+            environment's own.
 
     Returns:
         The results, in the order of the episodes. Of agents known by an id, they are those that begin first after one
         reset by `seed`.
     """
+    if opponents:
+        options: dict[str, Any] = {"episodes": episodes, "seed": seed, "max_steps": max_steps, "explore": explore}
+        results = Evaluation([], [], [])
+        for name, opponent in opponents.items():
+            env.face(opponent)
+            played = evaluate(env, agent, **options, wrappers=wrappers, watch=watch, abandon=abandon)
+            results = results.then(replace(played, opponents=[name] * episodes))
+        return results
     if isinstance(env, EnvById):
         return _evaluate_ids(env, agent, _Tally(episodes, 0, seed), max_steps or math.inf, explore, abandon)
     envs = pending = env.num_envs
@@ -266,6 +332,7 @@ class _Tally:
         self.lengths = np.zeros(episodes, dtype=np.int64)
         self.endings: list[str | None] = [None] * episodes
         self.successes: list[bool | None] = [None] * episodes
+        self.sides: list[str | None] = [None] * episodes
 
     def add(self, step: Step, playing: Array, active: Array, max_steps: int | None) -> Array:
         """Add a step of the active envs [N]; return the envs [N] whose episode is over, idle ones among them."""
@@ -285,7 +352,9 @@ class _Tally:
         for env_index in over.tolist():
             ending = "terminated" if step.terminated[env_index] else "truncated" if step.truncated[env_index] else "cut"
             self.endings[playing[env_index]] = ending
-            self.successes[playing[env_index]] = _success(step.info.get(env_index))
+            info = step.info.get(env_index) or {}
+            self.successes[playing[env_index]] = _success(info)
+            self.sides[playing[env_index]] = str(info[SIDE]) if isinstance(info.get(SIDE), str) else None
         return episode_end
 
     def _add_raw(self, step: Step, playing: Array, envs: Array) -> None:
@@ -316,6 +385,7 @@ class _Tally:
             [str(ending) for ending in self.endings],
             self.successes,
             [] if np.isnan(self.raw_totals).any() else self.raw_totals.tolist(),
+            [] if None in self.sides else [str(side) for side in self.sides],
         )
 
     @staticmethod
@@ -323,8 +393,8 @@ class _Tally:
         return rewards[:, 0] if rewards.ndim > 1 else rewards
 
 
-def _success(info: dict[str, Any] | None) -> bool | None:
-    flag = None if info is None else info.get(SUCCESS)
+def _success(info: dict[str, Any]) -> bool | None:
+    flag = info.get(SUCCESS)
     return bool(np.ravel(flag)[0]) if flag is not None and np.size(flag) == 1 else None
 
 

@@ -27,6 +27,8 @@ def replay(env: Env, *, seed: int = 0, max_steps: int = MOST) -> str:
         seed: of the episodes and actions.
         max_steps: of the first episodes together, and of the last one.
     """
+    if getattr(env, "keeps_open", False):
+        return "exact: checkpoints have the state of its open episodes"
     if not isinstance(env, Recorded):
         return f"approximate: {env.name} ({env.vectorization}) has no record of its episodes"
     if not env.seed_episodes:

@@ -199,6 +199,15 @@ def _numbers_in(info: Mapping[str, Any]) -> dict[str, Any]:
     return numbers
 
 
+def by_opponent(prefix: str, scores: Iterable[Any]) -> dict[str, float]:
+    """Return the scores of games as metrics: PREFIX/OPPONENT/SIDE/won, …; parts that are empty are left out."""
+    return {
+        "/".join(filter(None, (prefix, score.opponent, score.side, name))): value
+        for score in scores
+        for name, value in score.shares.items()
+    }
+
+
 def by_reward(prefix: str, totals: list[list[float]]) -> dict[str, float]:
     """Return the means of episodes' rewards [episodes][R] as metrics: PREFIX/return_0, …"""
     if not totals:

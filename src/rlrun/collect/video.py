@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from fractions import Fraction
 from functools import partial
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent
-from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_generators, sampling, stage
+from rlrun.collect.evaluate import Evaluation, Moment, evaluate, require_opponents, restored_generators, sampling, stage
 from rlrun.core.errors import MissingExtra, RequestError, RlrunError, did_you_mean
 from rlrun.core.typing import Array
 from rlrun.env import Env
@@ -312,9 +312,11 @@ class Stage:
         explore: act as in training rather than at best.
         epsilon: probability of a sampled action in place of the best one.
         film: recorded episodes; these are played one after another.
+        opponents: as of `evaluate`.
 
     Raises:
-        RequestError: the environment cannot be rendered, or the folder cannot be made.
+        RequestError: the environment cannot be rendered, the folder cannot be made, or several opponents are filmed.
+        ConfigError: an opponent cannot play.
     """
 
     def __init__(
@@ -328,11 +330,15 @@ class Stage:
         explore: bool = False,
         epsilon: float = 0.0,
         film: Film | None = None,
+        opponents: Mapping[str, Any] | None = None,
     ) -> None:
+        if film is not None and len(opponents or ()) > 1:
+            raise RequestError("--video films games against one opponent; give one --opponent")
+        require_opponents(env, opponents or {})
         self.seed = seed
         self.film = film
         self.epsilon = epsilon
-        self._play = partial(evaluate, max_steps=max_steps, explore=explore)
+        self._play = partial(evaluate, max_steps=max_steps, explore=explore, opponents=opponents)
         most = 0 if film is None else episodes if film.episodes is None else film.episodes
         self._filmed = min(episodes, most)
         self._rest = episodes - self._filmed

@@ -1,15 +1,16 @@
 """Episodes of a finished run's policy, or of an exported one; the Python equivalent of `rlrun eval`."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlrun.collect.evaluate import Evaluation
+from rlrun.collect.evaluate import Evaluation, Score
 from rlrun.collect.video import Film, Stage, require_encoder
+from rlrun.commands.opponents import opponents_of
 from rlrun.config.overrides import listed
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.export.opening import Exported, exported, frozen_in, is_export, refuse_overrides
@@ -63,6 +64,7 @@ class EvaluationReport(Evaluation):
             "lengths": self.lengths,
             "endings": self.endings,
             **success,
+            **self._games(),
             "mean_return": self.mean_return,
             "std_return": self.std_return,
             "mean_interval": self.interval,
@@ -70,6 +72,16 @@ class EvaluationReport(Evaluation):
             "videos": [str(path) for path in self.videos],
         }
         return about | {name: finite(value) for name, value in numbers.items()}
+
+    def _games(self) -> dict[str, Any]:
+        """Return the opponent and the side of each episode, and the results of each, where there are some."""
+        scores = [
+            {"opponent": score.opponent or None, "side": score.side or None, "episodes": len(score.returns)}
+            | score.shares
+            for score in self.scores()
+        ]
+        parts = {"opponents": self.opponents, "sides": self.sides, "scores": scores}
+        return {name: part for name, part in parts.items() if part}
 
     @property
     def outcomes(self) -> list[bool]:
@@ -83,10 +95,19 @@ class EvaluationReport(Evaluation):
         within = self.interval
         confidence = "" if within is None else f"the mean {within[0]:.2f} to {within[1]:.2f} at 95 % by Student's t; "
         success = f"; {sum(self.outcomes)} of {len(self.outcomes)} succeeded" if self.outcomes else ""
+        games = "; ".join(_score(score) for score in self.scores() if score.side or not self.sides)
+        games = games and f"; won, drawn, lost: {games}"
         return (
             f"mean return {self.mean_return:.2f} ± {self.std_return:.2f} over {counted(len(self.returns), 'episode')} "
-            f"({confidence}lowest {lowest:.2f}, highest {highest:.2f}{rewards}{success}; checkpoint {self.checkpoint})"
+            f"({confidence}lowest {lowest:.2f}, highest {highest:.2f}{rewards}{success}{games}; "
+            f"checkpoint {self.checkpoint})"
         )
+
+
+def _score(score: Score) -> str:
+    """Return the results of games in words, such as `first against random 5, 1, 0`."""
+    against = f"against {score.opponent}" if score.opponent else ""
+    return " ".join(filter(None, (score.side, against, ", ".join(map(str, score.counts)))))
 
 
 @dataclass
@@ -122,6 +143,7 @@ def evaluate(
     videos: int | None = None,
     form: str | None = None,
     network: str | None = None,
+    opponents: Mapping[str, Any] | Iterable[str] | None = None,
     trust: bool = False,
     overrides: Iterable[str] = (),
 ) -> Any:
@@ -141,7 +163,9 @@ def evaluate(
         videos: how many of the first episodes are filmed; None = all.
         form: of videos: mp4 (default) or gif.
         network: config path of the network that is judged by held-out data; None = the only one, if there is no agent.
-        trust: build it though it was not made here, and remember that.
+        opponents: in a game, `random`, `perfect`, a number of moves that it looks ahead, or a run; or a mapping of
+            names to them. `episodes` are played against each. None = those of the run's evaluation.opponents.
+        trust: build runs though they were not made here, and remember that.
         overrides: of a run `env.kwargs.KEY=VALUE` and `env.reset_options.KEY=VALUE`, which vary its environment. For
             an exported policy, they also choose another one; for a run that learned from data alone, they name one.
 
@@ -157,8 +181,9 @@ def evaluate(
     if is_export(run):
         with exported(run, overrides, trust=trust) as file:
             file.require(checkpoint=checkpoint, stochastic=stochastic, epsilon=epsilon)
-            film = _film(video, videos, form)
-            with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
+            options: dict[str, Any] = {"episodes": episodes, "seed": seed, "film": _film(video, videos, form)}
+            faced = opponents_of(opponents, trust=trust)
+            with Stage(file.env, max_steps=file.max_steps, opponents=faced, **options) as stage:
                 return _file_report(file, stage)
     overrides = listed(overrides)
     refuse_overrides(run, overrides)
@@ -167,13 +192,13 @@ def evaluate(
     if network is not None or not has_agent(run):
         if overrides:
             raise RequestError(f"{overrides[0]}: this run has no agent that plays, so it takes no environment")
-        if stochastic or any(option is not None for option in (epsilon, video, videos, form)):
-            raise RequestError("--stochastic, --epsilon and --video go with episodes; a network has held-out data")
+        if stochastic or any(option is not None for option in (epsilon, video, videos, form, opponents)):
+            raise RequestError("--stochastic, --epsilon, --video and --opponent go with episodes; a network has none")
         results: list[Any] = _validated(run, network, wanted)
     else:
         film = _film(video, videos, form)
-        options: dict[str, Any] = {"episodes": episodes, "seed": seed, "film": film, "epsilon": epsilon}
-        results = _played(run, overrides, wanted, single=single, explore=stochastic, **options)
+        options = {"episodes": episodes, "seed": seed, "film": film, "epsilon": epsilon, "opponents": opponents}
+        results = _played(run, overrides, wanted, single=single, explore=stochastic, trust=trust, **options)
     return results[0] if single else results
 
 
@@ -185,6 +210,8 @@ def _played(
     single: bool,
     explore: bool,
     epsilon: float | None,
+    opponents: Any,
+    trust: bool,
     **options: Any,
 ) -> list[EvaluationReport]:
     """Play the episodes of each checkpoint; options: of `Stage`."""
@@ -192,7 +219,8 @@ def _played(
         if single:
             policy.take_only(wanted[0])
         epsilon = (0.0 if explore else policy.epsilon) if epsilon is None else epsilon
-        options |= {"max_steps": policy.max_steps, "num_envs": policy.eval_envs}
+        faced = opponents_of(policy.opponents if opponents is None else opponents, trust=trust)
+        options |= {"max_steps": policy.max_steps, "num_envs": policy.eval_envs, "opponents": faced}
         with Stage(policy.env, explore=explore, epsilon=epsilon, **options) as stage:
             reports = {where: _report(policy, where, stage, single=single) for where in dict.fromkeys(wanted)}
     return [reports[where] for where in wanted]

@@ -15,7 +15,7 @@ FREE = ("notes", "resolvers")  # and of no run's own
 VARIED = ("kwargs", "reset_options")  # of `env`, and of evaluations
 OPEN = (
     *(f"{env}.{name}" for env in ("env", "evaluation.env") for name in VARIED),
-    "init",
+    *("init", "evaluation.opponents"),
     *("optimizer.groups", "optimizer.additions"),
     *FREE,
 )
@@ -205,6 +205,7 @@ KINDS: dict[str, Kind] = {
     "evaluation.async": TRUTH,
     "evaluation.video": TRUTH,
     "evaluation.env": BLOCK,
+    "evaluation.opponents": either(BLOCK, NULL),
     **{f"evaluation.env.{name}": either(BLOCK, NULL) for name in VARIED},
     "checkpoint.every": either(whole(), NULL),
     "checkpoint.seconds": either(number(0), NULL),

@@ -24,7 +24,7 @@ from rlrun.env.spaces import (
 )
 from rlrun.env.stacks import observed
 from rlrun.env.sync import env_seeds
-from rlrun.env.vector import Env, Seed, Step, close_softly
+from rlrun.env.vector import Env, Resumed, Seed, Step, close_softly
 from rlrun.env.wrapper_state import FrozenWrappers, LayerStates, States, learns_unseen, load_shares, pooled_states
 from rlrun.training.callback import Stop
 
@@ -76,6 +76,9 @@ class BatchedEnv(Env):
     DISABLED: ended envs are reset by a mask. NEXT_STEP: the row after an end is the reset itself, so it is marked
     invalid. SAME_STEP: the true successor is `final_obs` in the info.
 
+    One whose metadata say `seeds_each` takes a seed for each env that it resets. One with `open_state` and
+    `load_open_state` continues its open episodes after a resume.
+
     vector: the environment; remake: makes it from seeds, if it cannot be seeded otherwise.
     """
 
@@ -103,6 +106,7 @@ class BatchedEnv(Env):
         self._to_env = action_writer(actions, self.num_envs)
         self._mode = AutoresetMode((vector.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self.resets_itself = self._mode is AutoresetMode.NEXT_STEP
+        self.seed_episodes = self._mode is AutoresetMode.DISABLED and bool((vector.metadata or {}).get("seeds_each"))
         self._outputs = Outputs(observations, self.spaces.rewards)
         self.remarked = set()
         self._steps = 0  # since the last reset of all envs
@@ -110,6 +114,7 @@ class BatchedEnv(Env):
         self._next: Tree = None  # observations to act on
         self._first: States | None = None
         self._frozen: FrozenWrappers | None = None
+        self._open: dict[str, Any] | None = None  # state of the episodes that a resume continues
         count_raw_return(vector)
         self.normalizes_rewards = normalizes_rewards(vector)
 
@@ -130,7 +135,8 @@ class BatchedEnv(Env):
             self.vector = self._remake([env_seed or 0 for env_seed in seeds])
         if seed is None or self._remake is not None:
             return self._reset(None, options)
-        own_generators = isinstance(self.vector.unwrapped, (SyncVectorEnv, AsyncVectorEnv))  # each env has one
+        # each env has one
+        own_generators = self.seed_episodes or isinstance(self.vector.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         return self._reset(seeds if own_generators else seeds[0], options)
 
     def _reset(self, seed: Any, options: dict[str, Any] | None) -> Tree:
@@ -234,6 +240,32 @@ class BatchedEnv(Env):
             raise RlrunError(f"{self._place} resets its envs by itself; an episode cannot be cut short from outside")
         return self._next
 
+    @property
+    def keeps_open(self) -> bool:
+        """Whether the vector environment gives the state of its open episodes."""
+        return hasattr(self.vector.unwrapped, "load_open_state")
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        if self._open is not None or not self.keeps_open:
+            return state if self._open is None else {**state, "open": self._open}
+        return {**state, "open": self.vector.unwrapped.open_state()}  # type: ignore[attr-defined]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._open = state.get("open") if self.keeps_open else None
+
+    def resume_episodes(self, abandon: Callable[[], None] | None = None) -> Resumed | None:
+        state, self._open = self._open, None
+        if state is None:
+            return None
+        raw = self._call("resume", lambda: self.vector.unwrapped.load_open_state(state))  # type: ignore[attr-defined]
+        self._next = self._read_all(raw, "resume")
+        return Resumed(self._next, {})
+
+    def _stepped(self) -> Sequence[Any]:
+        return [self.vector]
+
     def live_wrappers(self) -> States:
         return pooled_states([self.vector])
 
@@ -260,6 +292,8 @@ class BatchedEnv(Env):
     def close(self) -> None:
         if self._closed:
             return
+        if self.keeps_open:  # the last checkpoint comes after it
+            self._open = self.state_dict()["open"]
         self._closed = True
         close_softly(self._place, self.vector.close)
 

@@ -179,19 +179,21 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
     env.remarked = recipe.remarked
     # single environments lack the wrappers of a native vector environment
     wrapped = isinstance(env, BatchedEnv) and env.vector is not env.vector.unwrapped
+    several = recipe.vectorization == "native" and env.seed_episodes  # episodes of copies are played at once
     spaces = None if wrapped or (recipe.vectorization == "native" and env.wrapper_states()) else env.spaces
     env.varies = any(recipe.evaluation.values())
-    env.copier = partial(_copy, recipe.evaluated, spaces)
-    env.bare_copier = partial(_copy, recipe.evaluated.bare, spaces)
-    env.twin = partial(_copy, recipe, spaces, 1, None)
+    env.copier = partial(_copy, recipe.evaluated, spaces, several)
+    env.bare_copier = partial(_copy, recipe.evaluated.bare, spaces, several)
+    env.twin = partial(_copy, recipe, spaces, several, 1, None)
     env.maker = partial(_assemble, recipe, num_envs)
     return env
 
 
-def _copy(recipe: Recipe, spaces: Spaces | None, num_envs: int, render_mode: str | None) -> Env:
+def _copy(recipe: Recipe, spaces: Spaces | None, several: bool, num_envs: int, render_mode: str | None) -> Env:
     """Make envs in this process, or with the engine if its single environment is missing or has other spaces.
 
     spaces: of the envs; None = only the engine has such envs.
+    several: whether the engine makes several envs, as it seeds each.
     """
     copied = replace(recipe, render_mode=render_mode or recipe.render_mode)
     plain = replace(copied, vectorization="sync")
@@ -201,6 +203,8 @@ def _copy(recipe: Recipe, spaces: Spaces | None, num_envs: int, render_mode: str
         "envpool",
         "by_id",
     ):  # ids and arguments of EnvPool differ from Gymnasium's
+        return _assemble(copied, num_envs)
+    if several and num_envs > 1 and render_mode is None:
         return _assemble(copied, num_envs)
     try:
         env = _assemble(plain, num_envs)
@@ -244,11 +248,25 @@ def _sync(recipe: Recipe, num_envs: int) -> Env:
 
 
 def _native(recipe: Recipe, num_envs: int) -> Env:
+    if recipe.target is not None:
+        return BatchedEnv(construct(recipe.place, _of_target(recipe, num_envs), recipe.arguments), **recipe.common)
     if spec_of(id := _engine(recipe)).vector_entry_point is None:
         raise ConfigError(f"{recipe.place} has no native vector environment; env.vectorization: sync or async")
     build = partial(gymnasium.make_vec, id, num_envs, "vector_entry_point")
     vector = construct(recipe.place, build, recipe.arguments)
     return BatchedEnv(vector, **recipe.common)
+
+
+def _of_target(recipe: Recipe, num_envs: int) -> Callable[..., Any]:
+    """Return what makes `num_envs` envs of a class at once, or refuse the class and wrappers."""
+    _refuse_wrappers(recipe)
+    build = getattr(find_target(str(recipe.target)), "vector_entry_point", None)
+    if build is None:
+        raise ConfigError(
+            f"{recipe.place} has no vector_entry_point(num_envs), so env.vectorization is sync or async; a "
+            "VectorEnv is the argument of env._target_=rlrun.env.BatchedEnv"
+        )
+    return partial(build, num_envs=num_envs)
 
 
 def _envpool(recipe: Recipe, num_envs: int) -> Env:
@@ -278,11 +296,15 @@ def _by_id(recipe: Recipe, num_envs: int) -> Env:
 
 def _engine(recipe: Recipe) -> str:
     """Return the id for an engine that makes all environments at once; refuse wrappers and targets."""
-    if recipe.wrappers or recipe.around:
-        raise ConfigError(f"env.wrappers wrap single environments; env.vectorization '{recipe.vectorization}' has none")
+    _refuse_wrappers(recipe)
     if recipe.id is None:
         raise ConfigError(f"env.vectorization '{recipe.vectorization}' needs env.id, got {recipe.place}")
     return recipe.id
+
+
+def _refuse_wrappers(recipe: Recipe) -> None:
+    if recipe.wrappers or recipe.around:
+        raise ConfigError(f"env.wrappers wrap single environments; env.vectorization '{recipe.vectorization}' has none")
 
 
 _BUILDERS: dict[str, Callable[[Recipe, int], Env]] = {

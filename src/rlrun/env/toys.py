@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Array
+from rlrun.env.toy_games import ConnectFour, RiskyBranch, TicTacToe
 from rlrun.env.toy_pixels import CartPolePixels, Reacher, ReacherPixels, Sprites
 from rlrun.env.toy_spaces import (
     DictObservation,
@@ -30,6 +31,7 @@ __all__ = [
     "CartPoleContinuous",
     "CartPolePixels",
     "Chain",
+    "ConnectFour",
     "ConstrainedBandit",
     "Corridor",
     "DictObservation",
@@ -43,10 +45,12 @@ __all__ = [
     "Reacher",
     "ReacherPixels",
     "Recall",
+    "RiskyBranch",
     "Road",
     "Sprites",
     "TMaze",
     "Thrusters",
+    "TicTacToe",
     "TupleSpaces",
 ]
 

@@ -170,6 +170,22 @@ class Env(OuterSpaces, ABC):
     def _draws_goals(self) -> bool:
         return False
 
+    def face(self, opponent: Any) -> None:
+        """Play episodes that begin from now on against an opponent: a name, or an `rlrun.env.Opponent`.
+
+        Raises:
+            ConfigError: the environment has no method `face(opponent)`, or it refuses this one.
+        """
+        players = [env.unwrapped for env in self._stepped()]
+        if not players or not all(hasattr(player, "face") for player in players):
+            raise ConfigError(f"environment '{self.name}' has no method face(opponent) that takes one")
+        for player in players:
+            player.face(opponent)
+
+    def _stepped(self) -> Sequence[Any]:
+        """Return the environments of Gymnasium that this object steps in this process."""
+        return self.envs
+
     def _reset_options(self) -> Options:
         """Return the options of the next reset, in a dict of its own."""
         return private({**(self._options or {}), **self._goals}) or None

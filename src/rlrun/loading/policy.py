@@ -164,6 +164,7 @@ class Frozen(Restored):
         env: what its own envs are copied from, never stepped; `RecordedSpaces` of a policy that only acts.
         max_steps: of an episode of the run's evaluations, or None.
         epsilon: probability of a sampled action in the run's evaluations.
+        opponents: of the run's evaluations, by name.
         wrappers: states of the environment's wrappers at the checkpoint that was taken.
     """
 
@@ -206,6 +207,7 @@ class Frozen(Restored):
         self.max_steps = limit
         self.eval_envs: int | None = OmegaConf.select(arrival.config, "evaluation.num_envs")
         self.epsilon: float = OmegaConf.select(arrival.config, "evaluation.epsilon") or 0.0
+        self.opponents: dict[str, Any] = dict(OmegaConf.select(arrival.config, "evaluation.opponents") or {})
         # Environments begin a new episode; open ones of the run stay with it. An agent that has never acted has no
         # state in the checkpoint.
         built = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}

@@ -1,0 +1,224 @@
+"""Games as environments: an agent plays by the rules of a `Simulator`, against an opponent or both sides itself."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, ClassVar, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rlrun.core.errors import ConfigError, RlrunError, require_one_of
+from rlrun.core.spaces import map_tree, put_rows, take_rows
+from rlrun.core.typing import Array, Tree
+from rlrun.env.simulator import Opponent, Simulator, drawn, mixed, opponent_of, uniform
+
+SIDES = ("first", "second")
+Side = Literal["both", "first", "second"]
+OPENING, REPLY = 0, 1  # streams of random numbers
+Row = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+class Matches(VectorEnv[Any, Any, Any]):
+    """N games that are played at once; ended ones are reset by a mask.
+
+    Args:
+        rules: of the game.
+        num_envs: N.
+        opponent: answers within a step: `random`, `perfect` (of small games), a number of moves that it looks ahead,
+            or an `rlrun.env.Opponent`. None: each step is a move of the player to move, who has its reward.
+        side: of the agent: first, second, or both: second in games of odd seeds.
+        opening: random moves at the begin of a game, which do not end it. Seeds 2k and 2k + 1 have the same ones.
+
+    A forbidden move loses at once: reward -1. The info has the agent's `side`, where there is an opponent.
+    """
+
+    def __init__(
+        self, rules: Simulator, num_envs: int, *, opponent: Any = "random", side: Side = "both", opening: int = 0
+    ) -> None:
+        require_one_of("env.kwargs.side", side, ("both", *SIDES))
+        if isinstance(opening, bool) or not isinstance(opening, int) or opening < 0:
+            raise ConfigError(f"env.kwargs.opening: wanted a whole number from 0, got {opening!r}")
+        if rules.players == 1 and (opponent is not None or side == "second"):
+            raise ConfigError(f"env.kwargs.opponent: {type(rules).__name__} is for one player; null")
+        self.rules, self.num_envs, self.side, self.opening = rules, num_envs, side, opening
+        self.metadata = {"render_modes": ["ansi"], "autoreset_mode": AutoresetMode.DISABLED, "seeds_each": True}
+        self.single_observation_space = deepcopy(rules.observation_space)
+        self.single_action_space = Discrete(rules.actions)
+        for space in (self.single_observation_space, self.single_action_space):
+            space.seed(0)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._seeds = np.random.SeedSequence().generate_state(num_envs, np.uint64)
+        self._state = rules.initial(self._seeds)
+        self._played = np.zeros(num_envs, np.int64)  # moves of the opponent
+        self._agent = np.zeros(num_envs, np.int64)  # its player
+        self._forbidden = np.zeros(num_envs, np.bool_)  # who moved against the rules has lost
+        self._opponent: Opponent | None = None
+        self._memory: Tree = None  # what the opponent remembers of each game, and of a fresh one
+        self._fresh: Tree = None
+        if opponent is not None:
+            try:
+                self.face(opponent)
+            except ConfigError as error:
+                raise ConfigError(f"env.kwargs.opponent: {error}") from error
+
+    def face(self, opponent: Any) -> None:
+        """Play games that begin from now on against an opponent.
+
+        Raises:
+            ConfigError: there is none of this name, it cannot play this game, or the game is for one player.
+        """
+        if self.rules.players == 1:
+            raise ConfigError(f"{type(self.rules).__name__} is for one player")
+        self._opponent = opponent_of(opponent)
+        self._fresh = self._opponent.begin(self.rules, self.num_envs)
+        self._memory = None if self._fresh is None else map_tree(np.array, self._fresh)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Tree, dict[str, Any]]:
+        rows = np.flatnonzero((options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_)))
+        if isinstance(seed, int):
+            seed = range(seed, seed + self.num_envs)
+        given: Sequence[Any] = [None] * self.num_envs if seed is None else seed
+        self._seeds[rows] = mixed(self._seeds[rows], 0)  # of envs that go on by themselves
+        for row in rows.tolist():
+            if given[row] is not None:
+                self._seeds[row] = np.uint64(int(given[row]) % 2**64)
+        put_rows(self._state, rows, self.rules.initial(self._seeds[rows]))
+        self._played[rows], self._forbidden[rows] = 0, False
+        odd = (self._seeds[rows] & np.uint64(1)).astype(np.int64)
+        self._agent[rows] = odd if self.side == "both" else SIDES.index(self.side)
+        if self._memory is not None:
+            put_rows(self._memory, rows, take_rows(self._fresh, rows))
+        for number in range(self.opening):
+            self._open(rows, number)
+        self._reply(rows)
+        return self._observed(), self._info()
+
+    def _open(self, rows: Array, number: int) -> None:
+        """Make a random move of the opening in some games, unless it would end them."""
+        state = take_rows(self._state, rows)
+        stream = mixed(self._seeds[rows] >> np.uint64(1), OPENING)
+        after, _ = self.rules.step(state, drawn(self.rules.legal(state), uniform(stream, number)))
+        goes_on = self.rules.turn(after) >= 0
+        put_rows(self._state, rows[goes_on], take_rows(after, goes_on))
+
+    def step(self, actions: Array) -> tuple[Tree, Array, Array, Array, dict[str, Any]]:
+        rows = np.flatnonzero(~self._over())  # others wait for their reset
+        reward = np.zeros(self.num_envs, np.float32)
+        reward[rows] = self._move(rows, np.asarray(actions)[rows])
+        reward[rows] -= self._reply(rows)
+        return self._observed(), reward, self._over(), np.zeros(self.num_envs, np.bool_), self._info()
+
+    def _over(self) -> Array:
+        over: Array = self._forbidden | (self.rules.turn(self._state) < 0)
+        return over
+
+    def _move(self, rows: Array, action: Array) -> Array:
+        """Move in some games [n]; return the rewards [n] of who moved."""
+        state = take_rows(self._state, rows)
+        reward = np.full(len(rows), -1.0)
+        allowed = self.rules.legal(state)[np.arange(len(rows)), action]
+        self._forbidden[rows[~allowed]] = True
+        after, reward[allowed] = self.rules.step(take_rows(state, allowed), action[allowed])
+        put_rows(self._state, rows[allowed], after)
+        return reward
+
+    def _reply(self, rows: Array) -> Array:
+        """Let the opponent move in some games [n] until the agent has to; return its rewards [n]."""
+        total = np.zeros(len(rows))
+        while self._opponent is not None:
+            turn = self.rules.turn(take_rows(self._state, rows))
+            chosen = np.flatnonzero((turn == 1 - self._agent[rows]) & ~self._forbidden[rows])
+            if not len(chosen):
+                break
+            at = rows[chosen]
+            draws = uniform(mixed(self._seeds[at], REPLY), self._played[at])
+            memory = None if self._memory is None else take_rows(self._memory, at)
+            move = self._opponent(self.rules, take_rows(self._state, at), draws, memory)
+            if self._memory is not None:
+                put_rows(self._memory, at, move.memory)
+            total[chosen] += self._move(at, move.action)
+            self._played[at] += 1
+        return total
+
+    def _observed(self) -> Tree:
+        player = self._agent if self._opponent is not None else np.maximum(self.rules.turn(self._state), 0)
+        return self.rules.observe(self._state, player)
+
+    def _info(self) -> dict[str, Any]:
+        return {} if self._opponent is None else {"side": np.array(SIDES)[self._agent]}
+
+    def open_state(self) -> dict[str, Any]:
+        """Return the state of the open games."""
+        return {
+            "state": map_tree(np.array, self._state),
+            "seeds": self._seeds.view(np.int64).copy(),
+            "played": self._played.copy(),
+            "agent": self._agent.copy(),
+        }
+
+    def load_open_state(self, state: dict[str, Any]) -> Tree:
+        """Go on with open games; return their observations."""
+        put_rows(self._state, slice(None), state["state"])
+        self._seeds[:], self._played[:] = state["seeds"].view(np.uint64), state["played"]
+        self._agent[:], self._forbidden[:] = state["agent"], False
+        return self._observed()
+
+    def text(self) -> str:
+        """Return the position of the first game, if the rules have `text(state, row)`.
+
+        Raises:
+            RlrunError: they have none.
+        """
+        if not hasattr(self.rules, "text"):
+            raise RlrunError(f"{type(self.rules).__name__} has no text(state, row) that shows a position")
+        text: str = self.rules.text(self._state, 0)
+        return text
+
+
+class Match(gymnasium.Env[Any, Any]):
+    """One game; a subclass names its rules. With `env.vectorization=native` many are played at once: `Matches`.
+
+    opponent, side, opening: as of `Matches`.
+    """
+
+    rules: ClassVar[Simulator]
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 2}  # type: ignore[misc]
+
+    def __init__(
+        self, opponent: Any = "random", side: Side = "both", opening: int = 0, render_mode: str | None = None
+    ) -> None:
+        self.games = Matches(self.rules, 1, opponent=opponent, side=side, opening=opening)
+        self.render_mode = render_mode
+        self.observation_space = self.games.single_observation_space
+        self.action_space = self.games.single_action_space
+
+    @classmethod
+    def vector_entry_point(
+        cls, num_envs: int, opponent: Any = "random", side: Side = "both", opening: int = 0
+    ) -> Matches:
+        """Return `num_envs` games that are played at once."""
+        return Matches(cls.rules, num_envs, opponent=opponent, side=side, opening=opening)
+
+    def face(self, opponent: Any) -> None:
+        """Play games that begin from now on against an opponent."""
+        self.games.face(opponent)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        observation, info = self.games.reset(seed=seed)
+        return take_rows(observation, 0), _first(info)
+
+    def step(self, action: Any) -> Row:
+        observation, reward, terminated, truncated, info = self.games.step(np.array([action]))
+        return take_rows(observation, 0), float(reward[0]), bool(terminated[0]), bool(truncated[0]), _first(info)
+
+    def render(self) -> Any:
+        return self.games.text()
+
+
+def _first(info: dict[str, Sequence[Any]]) -> dict[str, Any]:
+    return {name: str(values[0]) for name, values in info.items()}
