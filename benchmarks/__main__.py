@@ -20,6 +20,7 @@ from benchmarks import (
     learning,
     ledger,
     memory,
+    models,
     overhead,
     page,
     particles,
@@ -41,6 +42,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "kept": lambda args: kept.measure(args.kept, against=args.against, rounds=args.rounds),
     "startup": lambda args: startup.measure(rounds=args.rounds),
     "dispatch": lambda args: dispatch.measure(),
+    "models": lambda args: models.measure(),
     "learning": lambda args: learning.measure(
         args.learning,
         seeds=args.seeds,

@@ -33,6 +33,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "kept": cost.kept,
     "startup": cost.startup,
     "dispatch": cost.dispatch,
+    "models": cost.models,
     "learning": outcomes.learning,
     "ledger": outcomes.ledger,
     "memory": cost.memory,

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from benchmarks import __main__, page
+from benchmarks import __main__, models, page
 
 
 def test_page_is_made_from_results(page_of, tmp_path):
@@ -35,3 +35,9 @@ def test_seeds_are_ranges_and_lists():
 def test_parts_and_rivals_are_chosen(overrides, parts, rivals):
     args = __main__.parser().parse_args(overrides.split())
     assert (args.memory, args.rivals, args.rounds) == (parts, rivals, 5)
+
+
+def test_costs_of_models_are_on_the_page(page_of):
+    result = models.measure(rounds=1, calls=1)
+    text = page_of("models", result)
+    assert all(f"| {name} |" in text for name in models.BARS)
