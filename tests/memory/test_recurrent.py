@@ -1,13 +1,20 @@
 """Windows of a recurrent network: the state they begin with, the ends within, and what is computed from both."""
 
+import copy
 import itertools
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from tests.identical import compare
+from tests.short import copy_as_killed
 
+import rlrun
 from rlrun.collect import Collector, PolicyAgent
 from rlrun.collect.agents import to_arrays, to_tensors
 from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import map_tree
 from rlrun.env import make
 from rlrun.memory import Advantages, Rollout, RolloutLoader, Table
 from rlrun.nn import ActorCritic
@@ -28,10 +35,40 @@ class Telling(PolicyAgent):
         return {**response, "acted": to_arrays(acted)}
 
 
-def parts(env, kind="gru", *, unroll=4, shared=False, discount=0.9, lambda_=0.8, **settings):
+class Parted(ActorCritic):
+    """The state of its policy and of its values are parts of a tree."""
+
+    @property
+    def state_size(self):
+        own, valued = (trunk.state_size for trunk in self.encoders())
+        return {"own": [own], "valued": {"core": [1, valued]}}
+
+    def initial_state(self, count):
+        return self.parted(torch.zeros(count, sum(trunk.state_size for trunk in self.encoders())))
+
+    def parted(self, state):
+        own, valued = super()._parts(state)
+        return {"own": own, "valued": {"core": valued.unsqueeze(1)}}
+
+    @staticmethod
+    def whole(state):
+        return torch.cat([state["own"], state["valued"]["core"].squeeze(1)], -1)
+
+    def _parts(self, state):
+        return super()._parts(self.whole(state) if isinstance(state, dict) else state)
+
+    def advance(self, observation, state, explore=True):
+        action, after = super().advance(observation, self.whole(state), explore)
+        return action, self.parted(after)
+
+    def after(self, observation, state):
+        return self.parted(super().after(observation, self.whole(state)))
+
+
+def parts(env, kind="gru", *, unroll=4, shared=False, discount=0.9, lambda_=0.8, form=ActorCritic, **settings):
     """Return a loader over an environment, whose network acts and judges, and the network."""
     torch.manual_seed(3)
-    network = ActorCritic(env.spaces, hidden=(8,), core=kind, core_size=5, shared=shared, output_gain=1.0)
+    network = form(env.spaces, hidden=(8,), core=kind, core_size=5, shared=shared, output_gain=1.0)
     columns = {"state": {"shape": network.state_size}, "acted": {}}
     table = Rollout(spaces=env.spaces, num_envs=env.num_envs, columns=columns)
     agent = Telling(network)
@@ -169,3 +206,45 @@ def test_wrong_settings_are_refused(call, message):
 def test_empty_columns_are_left_out(kind):
     columns = {"x": {}, "state": {"shape": 0}, "plan": {"shape": [2, 0]}}
     assert kind(columns=columns, **({"length": 9} if kind is Table else {})).names() == ("x",)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "native"])
+def test_a_tree_of_states_is_stored_at_windows_alone_and_changes_no_number(vectorization):
+    env = partial(make, "CartPole-v1", vectorization=vectorization, num_envs=ENVS)
+    expected = batches(parts(env())[0], 12)
+    loader, network = parts(env(), form=Parted)
+    for wanted, batch in zip(expected, batches(loader, 12), strict=True):
+        assert wanted["episode_end"].shape == (3, 4)
+        state = network.whole(batch.pop("state"))
+        assert torch.equal(wanted.pop("state"), state)
+        for name, values in wanted.items():
+            assert torch.equal(values, batch[name]), name
+    rows = {name: array.shape for name, array in loader.table._arrays["state"]["valued"].items()}
+    assert rows == {"core": (HORIZON // 4, ENVS, 1, 5)}
+
+
+@pytest.mark.parametrize("filled", [3, 9])
+def test_a_rollout_with_states_is_restored(filled):
+    loaders = [parts(make("CartPole-v1", num_envs=ENVS), form=Parted, unroll=2)[0] for _ in range(2)]
+    table, other = (loader.table for loader in loaders)
+    loaders[0].collector.collect(filled * ENVS)
+    table.close(np.array([1]), table._arrays["observation"][filled, [1]])
+    other.load_state_dict(copy.deepcopy(table.state_dict()))
+    here, there = (each.steps(loaders[0].collector.observation)[0] for each in (table, other))
+    assert here["end_state"]["place"][filled - 1].tolist() == [1, 2, 3]
+    map_tree(np.testing.assert_array_equal, here, there)
+
+
+def test_runs_with_a_tree_of_states_resume_exactly(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short = ["algorithm=a2c", "env=cartpole", "preset=null", "num_envs=2", "stop.env_steps=64", "algorithm.hidden=[4]"]
+    short += ["algorithm.recurrent=gru", "algorithm.core_size=3", "algorithm.unroll=4", "evaluation.episodes=1"]
+    short += ["checkpoint.every=20", "checkpoint.keep_last=null", "evaluation.every=0", "log.every=16"]
+    run = rlrun.train([*short, f"networks.actor_critic._target_={__name__}.Parted"], run_dir="run")
+    copy_as_killed(run.run_dir, tmp_path / "killed", at=20)
+    rlrun.resume(tmp_path / "killed")
+    assert all(compare(run.run_dir, tmp_path / "killed").values())
+    flat = rlrun.train(short, run_dir="flat")
+    networks = [each.trainer.callbacks["a2c"].network for each in (run, flat)]
+    assert all(map(torch.equal, *(network.parameters() for network in networks)))
+    assert len(rlrun.evaluate(run, episodes=1).returns) == 1

@@ -135,7 +135,7 @@ class ActorCriticNetwork(Protocol):
     """What on-policy losses ask of `rlrun.nn.ActorCritic`; a plain nn.Module gives (means or logits, value)."""
 
     head: ActionHead  # the distribution of actions
-    state_size: int  # 0; in a recurrent network the size S of its state: see `rlrun.nn`
+    state_size: int  # 0; in a recurrent network the size S of its state, or a tree of shapes: see `rlrun.nn`
 
     def act(self, observation: Tree, explore: bool) -> Tree:
         """Return an action for observations [B, …]."""

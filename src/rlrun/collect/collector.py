@@ -98,7 +98,7 @@ class Collector(Budgeted):
     continued.
 
     For a recurrent agent it keeps the state of each env. A memory with a column `state` gets the state before acting;
-    of a state that is a dict it gets the entry `recurrent`.
+    of a state that is a dict with an entry `recurrent` it gets that.
     After an end, and after a row that is not a step, an env has the state of an episode that begins.
 
     Args:
@@ -313,7 +313,8 @@ class Collector(Budgeted):
         for name in (*self._extras, *self._infos):
             row[name] = response[name]
         if self._keeps_state:
-            row["state"] = self.state["recurrent"] if isinstance(self.state, dict) else self.state
+            within = isinstance(self.state, dict) and "recurrent" in self.state
+            row["state"] = self.state["recurrent"] if within else self.state
         if self._initial is not None:
             self.state = state_after(self.agent, self.observation, self.state, response)
         self._store(row, step)

@@ -12,6 +12,7 @@ from rlrun import ops
 from rlrun.core.spaces import map_tree, row_count
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory.adaptors import EVALUATES_ACTIONS
+from rlrun.memory.rollout_table import END_STATE
 from rlrun.memory.samplers import Rows
 from rlrun.nn.value_heads import Rewards, require_discounts
 
@@ -72,10 +73,10 @@ class Advantages:
         episode_end = terminated | batch["truncated"]
         stored = batch.get("log_prob")
         seen = (batch["observation"], batch["action"])
-        before: tuple[Tensor, ...] = ()
+        before: tuple[Tree, ...] = ()
         if self.recurrent:
             void = ~batch["valid"] if "valid" in batch else torch.zeros_like(episode_end)
-            before = (batch["state"][:, 0], episode_end | void)
+            before = (map_tree(lambda tensor: tensor[:, 0], batch["state"]), episode_end | void)
         if self.v_trace or (self.log_prob and stored is None):
             value, log_prob = self._over(self._both, reward, *seen, *before)
             entries = {"value": value, "log_prob": log_prob}
@@ -104,21 +105,24 @@ class Advantages:
         """Return the value of each next observation: that of the step after it, computed separately at ends."""
         last, following = episode_end.clone(), value.roll(-1, 1)
         last[:, -1] = True
-        names = ("next_observation", "observation", "state") if self.recurrent else ("next_observation",)
+        names = ("next_observation", "observation") if self.recurrent else ("next_observation",)
         seen = [map_tree(lambda tensor: tensor[last], batch[name]) for name in names]
+        if self.recurrent:
+            ends = batch[END_STATE]
+            seen.append(map_tree(lambda tensor: tensor[ends["place"][last]], ends["state"]))
         function = self._value_after if self.recurrent else self._value
         next_value = self._in_pieces(function, self.chunk, *seen)[0]
         following[last] = next_value.to(following.device)
         return following
 
-    def _value(self, observation: Tree, *before: Tensor) -> tuple[Tensor]:
+    def _value(self, observation: Tree, *before: Tree) -> tuple[Tensor]:
         return (self.network.value(observation, *before),)
 
-    def _value_after(self, next_observation: Tree, observation: Tree, state: Tensor) -> tuple[Tensor]:
+    def _value_after(self, next_observation: Tree, observation: Tree, state: Tree) -> tuple[Tensor]:
         """Return values of next observations by the state after the row, which is not stored at an end."""
         return (self.network.value(next_observation, self.network.after(observation, state)),)  # type: ignore[attr-defined]
 
-    def _both(self, observation: Tree, action: Tree, *before: Tensor) -> tuple[Tensor, Tensor]:
+    def _both(self, observation: Tree, action: Tree, *before: Tree) -> tuple[Tensor, Tensor]:
         evaluated = self.network.evaluate_actions(observation, action, *before)
         return evaluated.value, evaluated.log_prob
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,11 +101,12 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
                 columns[name] = Column(name, leaf.shape, dtype, **known)
         columns["reward"] = Column("reward", (spaces.rewards,) if spaces.rewards else ())
         columns |= {name: Column(name, dtype="bool") for name in ("terminated", "truncated")}
-    for name in extra or {}:
+    extra = {name: value for given in (extra or {}).items() for name, value in _parts(*given)}
+    for name in extra:
         if spaces is not None and name.partition(".")[0] in OWN:
             raise ConfigError(f"memory.columns.{name}: the memory has that column already; choose another name")
-    virtual = {name: value for name, value in (extra or {}).items() if callable(value)}
-    for name, value in (extra or {}).items():
+    virtual = {name: value for name, value in extra.items() if callable(value)}
+    for name, value in extra.items():
         if name not in virtual:
             column = value if isinstance(value, Column) else _parse(name, value)
             if 0 not in column.shape:  # the state of what has none
@@ -113,6 +114,16 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
     if not columns:
         raise ConfigError("memory: a table needs spaces or columns; both are missing")
     return list(columns.values()), virtual
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a column, or one for each part of a shape that is a tree."""
+    shape = value.get("shape") if isinstance(value, Mapping) else None
+    if not isinstance(shape, Mapping):
+        yield name, value
+        return
+    for key, part in shape.items():
+        yield from _parts(f"{name}.{key}", {**value, "shape": part})
 
 
 def _parse(name: str, value: Mapping[str, Any] | None) -> Column:

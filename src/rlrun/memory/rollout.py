@@ -18,7 +18,7 @@ from rlrun.core.typing import Array, Batch, Groups
 from rlrun.memory.adaptors import Adaptor, adapted, arrange, check
 from rlrun.memory.episodes import flat, joined
 from rlrun.memory.loaders import Steps, chosen
-from rlrun.memory.rollout_table import Rollout
+from rlrun.memory.rollout_table import END_STATE, STATE, Rollout
 from rlrun.memory.transforms import Normalize
 
 
@@ -30,8 +30,8 @@ class RolloutLoader(Seeded):
     vector environment that resets itself are left out.
 
     If the table has a column `state`, of a recurrent network before each step, batches have it whatever `columns` says:
-    [B, S], of the first row of each window. Windows then have `valid` and `episode_end` [B, T], too. The state begins
-    again after a row with `episode_end`.
+    [B, S], or a tree of such parts, of the first row of each window; others are not stored. Windows then have `valid`
+    and `episode_end` [B, T], too. The state begins again after a row with `episode_end`.
 
     Args:
         table: the collector writes to it.
@@ -93,7 +93,7 @@ class RolloutLoader(Seeded):
         extra = [name for adaptor in self.adaptors for name in getattr(adaptor, "keeps", ())]
         self._columns = self._with_state((*chosen(columns, names), *extra), names)
         self._rollout = self._epochs(minibatch, epochs)  # rows [T * N, …], those of a step side by side
-        table.reserve(horizon)
+        table.reserve(horizon, length)
 
     def _with_state(self, columns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
         """Return columns, and those that a recurrent network needs."""
@@ -132,7 +132,10 @@ class RolloutLoader(Seeded):
         while self.table.filled < self.horizon:
             self.collector.collect(1)
         steps, valid = self.table.steps(self.collector.observation)
+        ends = steps.pop(END_STATE, None)
         batch: Batch = {name: map_tree(_envs_first, tree) for name, tree in steps.items()}
+        if ends is not None:
+            batch[END_STATE] = {"place": _envs_first(ends["place"]), STATE: map_tree(torch.from_numpy, ends[STATE])}
         batch["valid"] = _envs_first(valid)
         for adaptor in self.adaptors:
             batch = adaptor.rollout(batch) if hasattr(adaptor, "rollout") else adaptor(batch, None)
@@ -149,7 +152,7 @@ class RolloutLoader(Seeded):
 
     def _flat(self, name: str, value: Tensor) -> Tensor:
         """Turn [N, T, …] into rows [T * N, …] on the device; free of cost for what nobody changed."""
-        wanted = (self.table.num_envs, self.horizon)
+        wanted = (self.table.num_envs, self.horizon // self.length if name == STATE else self.horizon)
         if tuple(value.shape[:2]) != wanted:
             shape = list(value.shape)
             raise RlrunError(f"loader.adaptors: '{name}' came back as {shape}, wanted {[*wanted, '…']} (envs, steps)")
@@ -175,7 +178,7 @@ def _envs_first(array: Array) -> Tensor:
 
 
 class Epochs:
-    """Serves windows of rows in shuffled minibatches, every window once an epoch; `state` has only first rows.
+    """Serves windows of rows in shuffled minibatches, every window once an epoch; `state` has one row a window.
 
     Args:
         minibatch: rows of one; they are made equal, so with a remainder they are a little larger.
@@ -245,12 +248,12 @@ class Epochs:
 
     def _taken(self, starts: Array) -> Batch:
         """Return the windows that begin at these rows."""
-        rows = starts
+        rows = windows = starts
         if self.length > 1:
             rows = rows[:, None] + np.arange(self.length) * self.stride
+            windows = starts // (self.length * self.stride) * self.stride + starts % self.stride
         return {
-            name: map_tree(partial(_take, starts if name == "state" else rows), tree)
-            for name, tree in self.rows.items()
+            name: map_tree(partial(_take, windows if name == STATE else rows), tree) for name, tree in self.rows.items()
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -41,8 +41,9 @@ On-policy algorithms call, on one network:
                                                         leaf_entropy [B, leaves], where leaves have entropy targets
     network.value(observation) -> value                 [B]
     network.head.divergence(heads, heads)               -> KL [B], where an algorithm holds a policy near another
-    network.state_size                                  0; or the numbers S of a recurrent state, and then:
-    network.initial_state(count) -> state               [count, S], of episodes that begin
+    network.state_size                                  0; or the numbers S of a recurrent state, or a tree of shapes
+                                                        such as {"read": [4], "memory": [9, 4]}, and then:
+    network.initial_state(count) -> state               [count, S], or a tree, of episodes that begin
     network.advance(observation, state, explore)        -> action, and the state after it; in place of `act`
     network.after(observation, state) -> state          [B, S]; with `follows_actions` = True, of an action, too
     network.evaluate_actions(observation, action, state, episode_end)
