@@ -95,6 +95,24 @@ def test_environment_without_sides_has_no_scores():
         Evaluator(make("CartPole-v1"), lambda: None, every=5, opponents={"any": "random"})
 
 
+@pytest.mark.parametrize("vectorization", ["native", "sync"])
+def test_who_plays_both_sides_is_evaluated_against_opponents_alone(vectorization):
+    alone = partial(tictactoe, 2, vectorization, opponent=None)
+    with pytest.raises(ConfigError, match=r"^env.kwargs.opponent=null: .* evaluation.opponents=\{any: random\}"):
+        Evaluator(alone(), Player("random"), every=5)
+    Evaluator(alone(), Player("random"), every=0)
+    Evaluator(alone(), Player("random"), every=5, opponents={"any": "random"})
+    faced = make(
+        target=GAME,
+        vectorization=vectorization,
+        kwargs={"opponent": None},
+        evaluation={"kwargs": {"opponent": "perfect"}},
+    )
+    Evaluator(faced, Player("random"), every=5)
+    results = evaluate(stage(alone(), 8), Player("perfect"), episodes=8, seed=0, opponents={"any": "random"})
+    assert min(results.returns) >= 0.0
+
+
 def test_open_games_go_on_after_a_resume():
     env, other = (tictactoe(4, opening=1) for _ in range(2))
     observation = env.reset([1, 2, 3, 4])

@@ -133,14 +133,19 @@ def stage(env: Env, episodes: int, num_envs: int | None = None) -> Env:
 
 
 def require_opponents(env: Env, opponents: Mapping[str, Any]) -> None:
-    """Refuse opponents that cannot play in an environment.
+    """Refuse opponents that cannot play in an environment, and none where one player has both sides.
 
     Raises:
-        ConfigError: naming the first of them.
+        ConfigError: naming the first of them, or the key that is missing.
     """
-    if not opponents:
+    if not opponents and not getattr(env, "plays_both", False):
         return
     with closing(env.copy()) as trial:
+        if not opponents and trial.plays_both:
+            raise ConfigError(
+                "env.kwargs.opponent=null: who plays both sides always wins; evaluation.opponents={any: random}, "
+                "--opponent random, or evaluation.every=0"
+            )
         for name, opponent in opponents.items():
             try:
                 trial.face(opponent)

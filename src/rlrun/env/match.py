@@ -151,6 +151,11 @@ class Matches(VectorEnv[Any, Any, Any]):
     def _info(self) -> dict[str, Any]:
         return {} if self._opponent is None else {"side": np.array(SIDES)[self._agent]}
 
+    @property
+    def plays_both(self) -> bool:
+        """Whether the agent plays both sides."""
+        return self._opponent is None and self.rules.players == 2
+
     def open_state(self) -> dict[str, Any]:
         """Return the state of the open games."""
         return {
@@ -202,6 +207,11 @@ class Match(gymnasium.Env[Any, Any]):
     ) -> Matches:
         """Return `num_envs` games that are played at once."""
         return Matches(cls.rules, num_envs, opponent=opponent, side=side, opening=opening)
+
+    @property
+    def plays_both(self) -> bool:
+        """Whether the agent plays both sides."""
+        return self.games.plays_both
 
     def face(self, opponent: Any) -> None:
         """Play games that begin from now on against an opponent."""

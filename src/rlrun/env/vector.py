@@ -182,6 +182,11 @@ class Env(OuterSpaces, ABC):
         for player in players:
             player.face(opponent)
 
+    @property
+    def plays_both(self) -> bool:
+        """Whether each step is a move of the player to move, so that returns compare nobody."""
+        return any(getattr(env.unwrapped, "plays_both", False) for env in self._stepped())
+
     def _stepped(self) -> Sequence[Any]:
         """Return the environments of Gymnasium that this object steps in this process."""
         return self.envs
