@@ -59,6 +59,16 @@ def test_numbers_may_differ_where_they_jump(position, off, accepted):
         assert differing({"action": np.abs(policy(inputs)["action"] - np.float32(off))}, inputs, policy) == 0.0
 
 
+@pytest.mark.parametrize(("off", "accepted"), [(1.000005, True), (1.1, False)])
+def test_numbers_of_large_inputs_may_jump_and_round(off, accepted):
+    def policy(inputs):
+        return {"action": (inputs["observation"] > 5.0e-7).astype(np.float32)}
+
+    inputs = {"observation": np.zeros((1, 1), np.float32)}
+    with nullcontext() if accepted else pytest.raises(RlrunError, match="'action' is off by"):
+        differing({"action": np.full((1, 1), off, np.float32)}, inputs, policy, lenient=True)
+
+
 @pytest.mark.parametrize(("position", "accepted"), [(0.0, True), (2.0e-6, False), (0.5, False)])
 def test_a_choice_may_differ_in_ties(position, accepted):
     def policy(inputs):

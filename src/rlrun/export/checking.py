@@ -152,8 +152,9 @@ def differing(outputs: Columns, inputs: Columns, reference: Run, *, lenient: boo
     So may numbers, such as those of a plan, where the policy's own jump by as much for inputs that are ten millionths
     larger or smaller.
 
-    lenient: numbers may differ by as much as the policy's own do for inputs that are a millionth larger or smaller. The
-        tolerance is then relative to the largest number of a row, as numbers round as the terms do whose sums they are.
+    lenient: numbers may differ by the tolerance more than the policy's own do for inputs that are a millionth larger or
+        smaller. It is then relative to the largest number of a row, as numbers round as the terms do whose sums they
+        are.
 
     Raises:
         RlrunError: choices differ otherwise, or numbers by more than the tolerance.
@@ -178,7 +179,7 @@ def differing(outputs: Columns, inputs: Columns, reference: Run, *, lenient: boo
             else:
                 size = np.maximum(1.0, np.abs(value.astype(np.float64)))
                 largest_of_row = size.max(tuple(range(1, size.ndim)), keepdims=True, initial=1.0)
-                allowed = np.maximum(tolerance * largest_of_row / size, own)
+                allowed = own + tolerance * largest_of_row / size
         rows = (apart <= allowed).reshape(len(value), -1).all(axis=1)
         if not rows.all():
             off = "another" if is_choice else f"off by {np.nanmax(apart):.1e} ({tolerance:g} is allowed)"
