@@ -1,0 +1,132 @@
+"""Gumbel MuZero's search (Danihelka et al. 2022, https://openreview.net/forum?id=bERaNdoegnO).
+
+    root:      argmax over actions of a round of sequential halving of   g(a) + log P(a) + σ(q̂(a)),  g ~ Gumbel(0)
+    below:     argmax  π'(a) - N(a) / (1 + Σ_b N(b))
+    policy:    π' = softmax(log P + σ(q̂))
+    σ(q̂) = (c_visit + max_b N(b)) c_scale q̂
+
+q̂ is Q of actions that were taken. The others have the mixed value (v + Σ N · Σ P Q / Σ P) / (1 + Σ N) there, sums of P
+over actions that were taken (appendix D). All of them are brought to [0, 1] by the least and the largest of the node.
+With few simulations the policy still improves, as actions are drawn without replacement.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlrun.algorithms.search.tree import Model, Node, Search, SearchTrees, softmax
+from rlrun.core.errors import require_at_least
+from rlrun.core.typing import Array
+
+LEAST = -1e9  # of the scores of actions that are allowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gumbel(Search):
+    """Gumbel MuZero's search.
+
+    Args:
+        simulations: nodes of a tree without its root, at most.
+        considered: actions that the first round of sequential halving compares, at most.
+        c_visit, c_scale: of σ.
+        noise: factor of g.
+        depth: actions from the root to a node, at most.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    simulations: int = 50
+    considered: int = 16
+    c_visit: float = 50.0
+    c_scale: float = 0.1
+    noise: float = 1.0
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("simulations", "considered"):
+            require_at_least(name, getattr(self, name), 1)
+        require_at_least("depth", 1 if self.depth is None else self.depth, 1)
+
+    def grow(self, model: Model, root: Node, rng: np.random.Generator | None = None) -> SearchTrees:
+        trees = SearchTrees(root, self.simulations, self.depth)
+        if rng is not None:
+            trees.gumbel[:] = self.noise * rng.gumbel(size=trees.gumbel.shape)
+        counts = range(min(self.considered, root.logits.shape[1]) + 1)
+        rounds = np.array([halving(count, self.simulations) for count in counts])
+        allowed = (trees.prior[trees.roots] > 0).sum(1).clip(max=len(rounds) - 1)
+
+        def choose(trees: SearchTrees, at: Array) -> Array:
+            if trees.level[at[0]]:
+                return self._lagging(trees, at)
+            rows = at // trees.size
+            wanted = rounds[allowed[rows], trees.child_visits[at].sum(1)]
+            action: Array = self._scores(trees, rows, wanted).argmax(1)
+            return action
+
+        trees.grow(model, choose)
+        return trees
+
+    def policy(self, trees: SearchTrees) -> Array:
+        return self._improved(trees, trees.roots)
+
+    def acting(self, trees: SearchTrees, temperature: float | Array = 1.0) -> Array:
+        """Return 1 for the best of the most visited actions, else 0 [N, A]; its noise explores, so no temperature."""
+        visits = trees.root_visits
+        scores = self._scores(trees, np.arange(len(visits)), visits.max(1))
+        best: Array = (np.arange(visits.shape[1]) == scores.argmax(1)[:, None]) & (visits > 0)
+        return best.astype(np.float64)
+
+    def _scores(self, trees: SearchTrees, rows: Array, wanted: Array) -> Array:
+        """Return the score of each action at some roots [n, A], -inf for those with other visits than wanted [n]."""
+        at = trees.roots[rows]
+        prior = trees.prior[at]
+        scores = trees.gumbel[rows] + log(prior) + self._sigma(trees, at)
+        compared = (prior > 0) & (trees.child_visits[at] == wanted[:, None])
+        return np.where(compared, np.maximum(scores, LEAST), -np.inf)
+
+    def _lagging(self, trees: SearchTrees, at: Array) -> Array:
+        """Return the action whose share of visits is furthest below its probability [n]."""
+        visits = trees.child_visits[at]
+        gap = self._improved(trees, at) - visits / (1 + visits.sum(1, keepdims=True))
+        action: Array = np.where(trees.prior[at] > 0, gap, -np.inf).argmax(1)
+        return action
+
+    def _improved(self, trees: SearchTrees, at: Array) -> Array:
+        return softmax(log(trees.prior[at]) + self._sigma(trees, at))
+
+    def _sigma(self, trees: SearchTrees, at: Array) -> Array:
+        """Return σ(q̂) of each action [n, A]."""
+        visits, q, prior = trees.child_visits[at], trees.q[at], trees.prior[at]
+        total = visits.sum(1)
+        known = np.where(visits > 0, np.maximum(prior, np.finfo(np.float64).tiny), 0.0)
+        mean = (known * q).sum(1) / np.where(total > 0, known.sum(1), 1.0)
+        mixed = (trees.raw[at] + total * mean) / (total + 1)
+        completed = np.where(visits > 0, q, mixed[:, None])
+        low, high = completed.min(1, keepdims=True), completed.max(1, keepdims=True)
+        scaled = (completed - low) / np.maximum(high - low, 1e-8)
+        sigma: Array = (self.c_visit + visits.max(1, keepdims=True)) * self.c_scale * scaled
+        return sigma
+
+
+def log(probabilities: Array) -> Array:
+    """Return logarithms, -inf of 0."""
+    with np.errstate(divide="ignore"):
+        logarithms: Array = np.log(probabilities)
+    return logarithms
+
+
+def halving(actions: int, simulations: int) -> list[int]:
+    """Return for each simulation how many visits the action that it takes has, by sequential halving.
+
+    All actions get as many visits in a round, and the better half of them goes on. About as many simulations fall to
+    each of the log2(actions) rounds. The last two go on until the simulations end.
+    """
+    order: list[int] = []
+    visits, rounds, left = [0] * actions, max(1, (actions - 1).bit_length()), actions
+    while len(order) < simulations:
+        for _ in range(max(1, simulations // (rounds * max(left, 1)))):
+            order += visits[:left] if actions > 1 else [len(order)]
+            visits[:left] = [count + 1 for count in visits[:left]]
+        left = max(2, left // 2)
+    return order[:simulations]

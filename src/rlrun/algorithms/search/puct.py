@@ -1,0 +1,191 @@
+"""MuZero's search: PUCT, and the policy that it approximates.
+
+    a = argmax  Q̃(s, a) + c P(s, a) √N(s) / (1 + N(s, a)),      c = c₁ + log((N(s) + c₂ + 1) / c₂)
+
+(Schrittwieser et al. 2020, arXiv 1911.08265, appendix B.) Q̃ is Q between the bounds of the tree's values, from 0 to
+1. At the root, P is mixed with noise of a Dirichlet distribution over the actions that are allowed (Silver et al.
+2018).
+
+The counts of visits approximate a policy that can be calculated (Grill et al. 2020, arXiv 2007.12509, section 3):
+
+    π̄ = argmax over p of  Σ_a p(a) Q̃(s, a) - c / √N(s) · KL(P, p)
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlrun.algorithms.search.tree import Bounds, Model, Node, Search, SearchTrees, pick, shares
+from rlrun.core.errors import ConfigError, require_at_least, require_one_of
+from rlrun.core.typing import Array
+
+UNEXPANDED = ("max", "min", "mean", "mean_with_parent", "none")
+PLACES = ("act", "search", "learn")
+DIVERGENCES = ("rkl", "kl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Puct(Search):
+    """MuZero's search.
+
+    Args:
+        simulations: nodes of a tree without its root, at most.
+        c1, c2: of the weight c of the prior.
+        noise: share of noise in the prior at the root.
+        alpha: of the Dirichlet distribution; small ones favor few actions.
+        bounds: least and largest value for who moves at the root; values beyond widen them. None: those of the tree.
+        smallest_range: between the bounds, by which values are divided at least.
+        unexpanded: Q̃ of actions that were never taken: a number; max, min or mean of those that were, or
+            mean_with_parent, which counts the node's own value; none: as min, and a regularized policy keeps their
+            prior.
+        depth: actions from the root to a node, at most.
+        regularized: where π̄ takes the place of visits: act, learn, search (actions are drawn from it, without a
+            generator by one of seed 0).
+        divergence: of π̄. rkl: Σ P log(P / p), by which each action keeps a share; kl: Σ p log(p / P).
+
+    Raises:
+        ConfigError: a number or a name is out of range.
+    """
+
+    simulations: int = 50
+    c1: float = 1.25
+    c2: float = 19652.0
+    noise: float = 0.25
+    alpha: float = 0.3
+    bounds: Bounds | None = None
+    smallest_range: float = 1e-8
+    unexpanded: float | str = 0.5
+    depth: int | None = None
+    regularized: Collection[str] = ()
+    divergence: str = "rkl"
+
+    def __post_init__(self) -> None:
+        require_at_least("simulations", self.simulations, 1)
+        require_at_least("depth", 1 if self.depth is None else self.depth, 1)
+        if not (self.alpha > 0 and self.c2 > 0 and self.smallest_range > 0):
+            raise ConfigError("alpha, c2 and smallest_range must be above 0")
+        if not 0 <= self.noise <= 1:
+            raise ConfigError(f"noise: wanted a share from 0 to 1, got {self.noise}")
+        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
+            raise ConfigError(f"bounds: wanted a number and a larger one, got {[*self.bounds]}")
+        if isinstance(self.unexpanded, str):
+            require_one_of("unexpanded", self.unexpanded, UNEXPANDED)
+        for place in self.regularized:
+            require_one_of("regularized", place, PLACES)
+        require_one_of("divergence", self.divergence, DIVERGENCES)
+
+    def grow(self, model: Model, root: Node, rng: np.random.Generator | None = None) -> SearchTrees:
+        trees = SearchTrees(root, self.simulations, self.depth, self.bounds)
+        if rng is not None and self.noise:
+            prior = trees.prior[trees.roots]
+            drawn = rng.standard_gamma(self.alpha, prior.shape) + 1e-300  # small alphas give rows of zeros
+            trees.prior[trees.roots] = (1 - self.noise) * prior + self.noise * shares(drawn * (prior > 0))
+        generator = np.random.default_rng(0) if rng is None else rng
+
+        def drawn_of_policy(trees: SearchTrees, at: Array) -> Array:
+            return pick(self.regularized_policy(trees, at), generator.random(len(at)))
+
+        trees.grow(model, drawn_of_policy if "search" in self.regularized else self._best)
+        return trees
+
+    def policy(self, trees: SearchTrees) -> Array:
+        return self._policy(trees, "learn")
+
+    def acting(self, trees: SearchTrees, temperature: float | Array = 1.0) -> Array:
+        return tempered(self._policy(trees, "act"), temperature)
+
+    def _policy(self, trees: SearchTrees, place: str) -> Array:
+        if place in self.regularized:
+            return self.regularized_policy(trees, trees.roots)
+        return shares(trees.root_visits)
+
+    def _best(self, trees: SearchTrees, at: Array) -> Array:
+        """Return the action of the highest score in each node [n]."""
+        prior = trees.prior[at]
+        weight = self._weight(trees, at) * np.sqrt(trees.visits[at])
+        scores = self.values(trees, at) + weight[:, None] * prior / (1 + trees.child_visits[at])
+        action: Array = np.where(prior > 0, scores, -np.inf).argmax(1)
+        return action
+
+    def _weight(self, trees: SearchTrees, at: Array) -> Array:
+        """Return c [n]."""
+        weight: Array = self.c1 + np.log1p((trees.visits[at] + 1) / self.c2)
+        return weight
+
+    def values(self, trees: SearchTrees, at: Array) -> Array:
+        """Return Q̃ of each action [n, A] in nodes [n]."""
+        expanded = trees.child_visits[at] > 0
+        low, high = trees.bounds(at)
+        width = np.maximum(high - low, self.smallest_range)
+        values = (trees.q[at] - low[:, None]) / width[:, None]
+        if isinstance(self.unexpanded, str):
+            other = _summary(values, expanded, (trees.value[at] - low) / width, self.unexpanded)[:, None]
+        else:
+            other = np.asarray(self.unexpanded)
+        chosen: Array = np.where(expanded, values, other)
+        return chosen
+
+    def regularized_policy(self, trees: SearchTrees, at: Array) -> Array:
+        """Return π̄ [n, A] in nodes [n]."""
+        prior, values = trees.prior[at], self.values(trees, at)
+        weight = self._weight(trees, at) / np.sqrt(trees.visits[at])
+        if self.unexpanded != "none":
+            return regularized_policy(prior, values, weight, self.divergence)
+        expanded = trees.child_visits[at] > 0
+        known = prior * expanded
+        policy = regularized_policy(shares(known), values, weight, self.divergence)
+        policy *= known.sum(1, keepdims=True)
+        policy[~expanded] = prior[~expanded]
+        return policy
+
+
+def _summary(values: Array, expanded: Array, parent: Array, rule: str) -> Array:
+    """Return what stands for values of actions that were never taken [n]; 0 where all of them are such."""
+    if rule == "max":
+        summary = np.where(expanded, values, -np.inf).max(1)
+    elif rule in ("min", "none"):
+        summary = np.where(expanded, values, np.inf).min(1)
+    else:
+        extra = rule == "mean_with_parent"
+        summary = ((values * expanded).sum(1) + extra * parent) / np.maximum(expanded.sum(1) + extra, 1)
+    return np.where(expanded.any(1), summary, 0.0)
+
+
+def regularized_policy(prior: Array, values: Array, weight: Array | float, divergence: str = "rkl") -> Array:
+    """Return the probabilities p [n, A] that maximize Σ p · values - weight · divergence from a prior [n, A].
+
+    rkl: p = P / (β - u), where u = (values - max) / weight, and Newton's method finds the β at which they sum to 1.
+    kl: p ∝ P exp(values / weight) (Grill et al. 2020, arXiv 2007.12509).
+
+    weight: one or [n], above 0.
+    divergence: rkl or kl.
+    """
+    allowed = prior > 0
+    values = np.where(allowed, values, -np.inf)
+    best = values.max(1, keepdims=True)
+    gap = (values - np.where(best > -np.inf, best, 0.0)) / np.reshape(weight, (-1, 1))  # u
+    if divergence == "kl":
+        return shares(prior * np.exp(gap))
+    beta = np.where(allowed, prior + gap, -np.inf).max(1, keepdims=True)  # p ≤ 1, so the root is not below
+    beta = np.where(allowed.any(1, keepdims=True), beta, 1.0)
+    for _ in range(100):
+        parts = prior / (beta - gap)
+        excess = parts.sum(1, keepdims=True) - 1.0
+        if not (excess > 1e-12).any():
+            break
+        slope = (parts / (beta - gap)).sum(1, keepdims=True)
+        beta = beta + np.maximum(excess, 0.0) / np.where(slope > 0, slope, 1.0)
+    return shares(prior / (beta - gap))
+
+
+def tempered(policy: Array, temperature: float | Array) -> Array:
+    """Return probabilities [N, A] proportional to policy ** (1 / temperature).
+
+    temperature: one or [N]; 0: the largest ones, each as likely.
+    """
+    heat = np.zeros((len(policy), 1)) + np.reshape(temperature, (-1, 1))
+    relative = policy / np.maximum(policy.max(1, keepdims=True), np.finfo(np.float64).tiny)
+    with np.errstate(divide="ignore"):
+        powers = np.exp(np.log(relative) / np.where(heat > 0, heat, 1.0))
+    return shares(np.where(heat > 0, powers, (policy > 0) & (relative == 1.0)))
