@@ -298,7 +298,7 @@ def test_exports_that_differ_are_refused(trained, rlrun, tmp_path, monkeypatch):
         ),
         (("eval", "--epsilon", "0.1"), ["--epsilon", "go with episodes"]),
         (("eval", "--stochastic"), ["--stochastic"]),
-        (("eval", "--video", "videos"), ["--video go with episodes"]),
+        (("eval", "--video", "videos"), ["--video", "go with episodes"]),
         (("export-onnx", "--stochastic"), ["--stochastic goes with a policy"]),
         (("play",), ["this run has no agent that plays"]),
     ],

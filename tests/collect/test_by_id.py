@@ -212,7 +212,10 @@ def test_run_by_yaml_is_evaluated_and_exported(tmp_path: Any) -> None:
         (["algorithm=dqn", "env=cartpole"], r"\+with=by_id wants env.target and env.kwargs; there are no env.id"),
         (["algorithm=dqn", TARGET, "num_envs=2"], "num_envs=2: agents known by an id share one environment"),
         (["algorithm=a2c", TARGET, "num_envs=1"], "a rollout takes no agents that come and go; use replay"),
-        (["algorithm=dqn", TARGET, "+with=async"], "agents of crowd are known by an id"),
+        (
+            ["algorithm=dqn", TARGET, "+with=async"],
+            r"\+with=by_id and \+with=async do not go together: both set collector",
+        ),
         (
             ["algorithm=dqn", "env.target=rlrun.env.toys.Chain"],
             "Chain' has no dict_reset",

@@ -102,7 +102,7 @@ class Reading(Callback):
     data_group: str | None = "default"
 
     def __init__(self, states: int, first: int) -> None:
-        self.first = first
+        self.first, self.updates = first, 0
         self.sums, self.counts = np.zeros(states), np.zeros(states)
         self.loss: CriticLoss | ActorCriticLoss | None = None
 
@@ -110,8 +110,9 @@ class Reading(Callback):
         losses = [callback for callback in callbacks.values() if isinstance(callback, CriticLoss | ActorCriticLoss)]
         self.loss = losses[0] if losses else None
 
-    def end_batch(self, update: int, observation: Tensor, weight: Tensor | None = None) -> None:
-        if update < self.first or self.loss is None or not self.loss.store.fresh:
+    def end_batch(self, observation: Tensor, weight: Tensor | None = None) -> None:
+        self.updates += 1
+        if self.updates < self.first or self.loss is None or not self.loss.store.fresh:
             return
         metric = self.loss.store.newest["value/mean"]  # as the loss has it: of each element
         value = metric.mean(0) if isinstance(self.loss, CriticLoss) else metric.tensors[0]
@@ -200,6 +201,16 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "sarsa_ddpg_recurrent": WINDOWS,
     "iql-recurrent": {"algorithm.lr": 0.005},  # large steps make critics sway, and an expectile follows what is high
     **{f"{algorithm}-bf16": DEEP for algorithm in MODES["bf16"].algorithms},
+    "mbpo": {  # most of what is learned from is imagined
+        "algorithm.updates_per_step": 25,
+        "imagination.every": 1,
+        "imagination.model.every": ROWS,
+        "imagination.model.hidden": "[]",
+        "imagination.model.members": 2,
+        "imagination.model.elites": 2,
+        "imagination.model.lr": 0.01,
+        "imagination.model.min_updates": 300,
+    },
     "taac": FEW,
     "taac_l": FEW,
     "taac_q": FEW,

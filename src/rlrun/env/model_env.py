@@ -18,7 +18,7 @@ class ModelEnv(VectorEnv[Any, Any, Any]):
     """Step imagined envs by a model. Actions are those of policies: numbers in [-1, 1], choices from 0.
 
     At each step every env draws a member of the elite, which predicts it (Janner et al. 2019, arXiv 1906.08253). An
-    episode ends where that is more likely than not.
+    episode ends with the predicted probability.
 
     `reset(options={"observation": …, "reset_mask": …})` begins episodes from observations [num_envs, …]. Without them,
     envs begin from those of the reset before.
@@ -98,7 +98,7 @@ class ModelEnv(VectorEnv[Any, Any, Any]):
         self._steps += 1
         terminated = np.zeros(count, np.bool_)
         if step.ended is not None:
-            terminated = step.ended.flatten()[place].cpu().numpy() > 0.5
+            terminated = self.np_random.random(count, np.float32) < step.ended.flatten()[place].cpu().numpy()
         truncated = ~terminated & (self._steps >= (self.max_steps or np.inf))
         return self._observed(), reward.cpu().numpy(), terminated, truncated, {}
 

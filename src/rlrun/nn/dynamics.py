@@ -79,6 +79,7 @@ class Dynamics(nn.Module):
     target_scale: Tensor  # [K]: deviation of the targets
     held_out: Tensor  # [M]: running error on held-out rows, as a share of the members' mean
     seen: Tensor  # batches in the statistics
+    ending: Tensor  # 1 once a termination was learned from; until then none is predicted
     bounds: Tensor  # [2, K]: lowest and highest log-variance
     changes: Tensor  # [D]: 0 where the next number itself is predicted
 
@@ -153,7 +154,7 @@ class Dynamics(nn.Module):
         changes = torch.ones(self.size)
         changes[list(absolute)] = 0.0
         self.register_buffer("changes", changes, persistent=False)
-        zeros = {"shift": (read,), "target_shift": (count,), "held_out": (members,), "seen": ()}
+        zeros = {"shift": (read,), "target_shift": (count,), "held_out": (members,), "seen": (), "ending": ()}
         for name, shape in zeros.items():
             self.register_buffer(name, torch.zeros(shape))
         for name, width in {"scale": read, "target_scale": count}.items():
@@ -306,7 +307,7 @@ class Dynamics(nn.Module):
             reward = numbers[..., self.size :]
         else:
             reward = numbers[..., -1] if self.rewards else torch.zeros_like(numbers[..., 0])
-        return Imagined(after, reward, None if outputs.end is None else outputs.end.sigmoid())
+        return Imagined(after, reward, None if outputs.end is None else outputs.end.sigmoid() * self.ending)
 
 
 def _width(features: Callable[[Tensor], Tensor], size: int) -> int:

@@ -129,6 +129,20 @@ def test_a_model_is_a_vector_environment_of_gymnasium():
         ModelEnv(model(), SPACES, 4).reset()
 
 
+class MayEnd(Multiplies):
+    def forward(self, rows):
+        return torch.cat((super().forward(rows), torch.full((len(rows), 1), -1.0986)), 1)  # the logit of 1/4
+
+
+@pytest.mark.parametrize(("ending", "share"), [(0.0, 0.0), (1.0, 0.25)])
+def test_episodes_end_with_the_predicted_probability_once_an_end_was_seen(ending, share):
+    dynamics = Dynamics(SPACES, members=2, deterministic=True, network=MayEnd)
+    dynamics.ending.fill_(ending)
+    env = ModelEnv(WorldModel(dynamics), SPACES, 4_000, starts=np.ones((1, 2), np.float32))
+    env.reset(seed=0)
+    assert env.step(np.zeros((4_000, 2), np.float32))[2].mean() == pytest.approx(share, abs=0.03 * share / 0.25)
+
+
 def test_each_member_steps_as_many_envs():
     class Numbered(Multiplies):
         count = 0

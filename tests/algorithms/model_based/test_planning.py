@@ -115,7 +115,9 @@ def test_nothing_is_paid_behind_an_end():
             paid = torch.ones(len(rows), 1)
             return torch.cat((rows[:, 1:2], paid, 40.0 * (rows[:, 1:2] - 0.5)), -1)
 
-    planner = CEM(spaces, model_of(spaces, network=Ends), horizon=4, population=10, elite=2)
+    model = model_of(spaces, network=Ends)
+    model.dynamics.ending.fill_(1.0)
+    planner = CEM(spaces, model, horizon=4, population=10, elite=2)
     evaluate = planner.evaluator(torch.zeros(1, 1), False)
     sequences = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]]).unsqueeze(-1)
     assert torch.allclose(evaluate(sequences), torch.tensor([[4.0, 2.0]]), atol=1e-4)

@@ -80,6 +80,7 @@ class DynamicsLoss(LossCallback):
             rows = inputs.detach(), targets
             updates = {**self._statistics("", rows[0], valid), **self._statistics("target_", rows[1], valid)}
             updates["network.seen"] = network.seen + 1.0
+            updates["network.ending"] = network.ending.maximum(end.max() if valid is None else (end * valid).max())
         shift, scale, target_shift, target_scale = (
             updates.get(f"network.{name}", getattr(network, name)) for name in STATISTICS
         )
