@@ -1,6 +1,7 @@
 """Search trees against calculations by hand, a tree of objects, and games whose answers are known."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -385,3 +386,20 @@ def test_player_is_an_opponent_that_does_not_lose(kwargs, agent, least, most):
         total += reward
     assert least <= total.mean() <= most
     assert total.min() >= least
+
+
+def test_trees_are_those_of_mctx():
+    """240 roots, half of them of two players; `answers_of_mctx.py` has written the answers."""
+    with np.load(Path(__file__).with_name("mctx.npz")) as file:
+        known = dict(file)
+    for number in range(len(known["after"])):
+        table = Table(*(known[name][number] for name in ("after", "reward", "discount", "logits", "value")))
+        root = table.root(np.arange(len(table.value)))
+        root = root._replace(logits=np.where(known["allowed"][number], root.logits, -np.inf))
+        trees = Puct(simulations=32, bounds=(-12.0, 12.0), unexpanded=0.0).grow(table, root)
+        assert trees.root_visits.tolist() == known["puct"][number].tolist()
+        for name, simulations, considered in (("all", 32, 4), ("half", 20, 2)):
+            search = Gumbel(simulations=simulations, considered=considered)
+            trees = search.grow(table, root)
+            assert trees.root_visits.tolist() == known[name][number].tolist()
+            assert np.abs(search.policy(trees) - known[f"{name}_policy"][number]).max() < 1e-9
