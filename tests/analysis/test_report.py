@@ -424,6 +424,11 @@ def assert_alike(found, shown):
     assert read[0] == pytest.approx(read[1], abs=0.11)
 
 
+def test_the_curve_of_models_is_that_of_the_committed_runs(tmp_path):
+    rlrun.report(DOCS / "examples" / "pendulum", out=tmp_path / "report.html", svg=tmp_path / "svg")
+    assert_alike((tmp_path / "svg" / "curves-1.svg").read_text(), (DOCS / "examples" / "mbpo_and_sac.svg").read_text())
+
+
 def test_the_report_in_the_documentation_is_that_of_the_committed_runs(tmp_path):
     report = rlrun.report(DOCS / "examples" / "cartpole", out=tmp_path / "report.html", svg=tmp_path / "svg")
     shown = re.search(r"<!-- report -->\n(.*?)<!-- /report -->", (DOCS / "reports.md").read_text(), re.DOTALL).group(1)
