@@ -102,16 +102,16 @@ def test_looking_two_moves_ahead_wins_and_prevents_a_line():
 
 def test_connect_four_sees_each_line_as_a_search_of_all_cells_does():
     def lines(cells):
-        found = {1: False, -1: False}
+        won = {1: False, -1: False}
         for row in range(6):
             for column in range(7):
                 for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
                     ends = row + 3 * down, column + 3 * right
                     if 0 <= ends[0] < 6 and 0 <= ends[1] < 7:
                         total = sum(cells[row + k * down, column + k * right] for k in range(4))
-                        found[1] |= total == 4
-                        found[-1] |= total == -4
-        return found
+                        won[1] |= total == 4
+                        won[-1] |= total == -4
+        return won
 
     rng, over = np.random.default_rng(0), 0
     state = FOUR.initial(np.zeros(60, np.uint64))

@@ -69,7 +69,7 @@ class Matches(VectorEnv[Any, Any, Any]):
         """Play games that begin from now on against an opponent.
 
         Raises:
-            ConfigError: there is none of this name, it cannot play this game, or the game is for one player.
+            ConfigError: the name is unknown, the opponent cannot play this game, or the game is for one player.
         """
         if self.rules.players == 1:
             raise ConfigError(f"{type(self.rules).__name__} is for one player")

@@ -136,7 +136,7 @@ def opponent_of(name: Any) -> Opponent:
     """Return the opponent of a name: `random`, `perfect`, or a number of moves that it looks ahead.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the name is unknown.
     """
     if isinstance(name, str) and name in NAMES:
         return RandomPlayer() if name == "random" else PerfectPlayer()

@@ -221,7 +221,7 @@ class TableRows:
         if self.table.past is not None:
             served = self.table.parted(served)
             assert served.windows is not None
-            # each window is served once, whatever its length: all rows of a batch count alike
+            # long and short windows are served once each: all rows of a batch count alike
             served.windows = np.full(served.index.shape, served.windows.mean())
         batch = self.table.look_up(served, evaluation=evaluation)
         return {name: batch[name] for name in self.names}

@@ -182,8 +182,8 @@ class Dynamics(nn.Module):
     def remember(self, state: Tensor, action: Tensor, past: Tensor) -> Tensor:
         """Return what all members remember [B, M · S] after real states [B, D] and actions [B, A]."""
         inputs = self.normalized(state, action)
-        each = zip(self.cores, past.chunk(self.members, -1), strict=True)
-        return torch.cat([core.step(inputs, own)[1] for core, own in each], -1)
+        pairs = zip(self.cores, past.chunk(self.members, -1), strict=True)
+        return torch.cat([core.step(inputs, own)[1] for core, own in pairs], -1)
 
     def inputs(self, state: Tensor, action: Tensor) -> Tensor:
         """Return what members read of states [..., D] and actions as numbers [..., A], before it is normalized."""
@@ -224,8 +224,8 @@ class Dynamics(nn.Module):
             return self._outputs(self._all(inputs))
         if not past.shape[-1]:  # nothing was stored
             past = past.new_zeros(len(past), self.state_size)
-        each = zip(self.cores, inputs, past.chunk(self.members, -1), strict=True)
-        read = torch.cat((inputs, torch.stack([core(rows, own) for core, rows, own in each])), -1)
+        members = zip(self.cores, inputs, past.chunk(self.members, -1), strict=True)
+        read = torch.cat((inputs, torch.stack([core(rows, own) for core, rows, own in members])), -1)
         return self._outputs(self._all(read.flatten(1, 2)).reshape(*read.shape[:-1], -1))
 
     def _all(self, inputs: Tensor) -> Tensor:
@@ -265,7 +265,7 @@ class Dynamics(nn.Module):
         step = self.cores[0].step
 
         def predict(inputs: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
-            steps = [step(*each) for each in zip(inputs, cast(Tensor, past), weights, strict=True)]
+            steps = [step(*member) for member in zip(inputs, cast(Tensor, past), weights, strict=True)]
             features, after = (torch.stack(parts) for parts in zip(*steps, strict=True))
             return members(torch.cat((inputs, features), -1)), after
 

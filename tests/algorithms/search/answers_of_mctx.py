@@ -47,12 +47,12 @@ def answers(table: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     common = ((), jax.random.PRNGKey(0), root, follow)
     scaled = partial(mctx.qtransform_by_min_max, min_value=-12.0, max_value=12.0)
     options = {"invalid_actions": ~model["allowed"]}
-    found = mctx.muzero_policy(*common, num_simulations=32, dirichlet_fraction=0.0, qtransform=scaled, **options)
-    answer = {"puct": found.search_tree.summary().visit_counts}
+    searched = mctx.muzero_policy(*common, num_simulations=32, dirichlet_fraction=0.0, qtransform=scaled, **options)
+    answer = {"puct": searched.search_tree.summary().visit_counts}
     for name, (simulations, considered) in GUMBEL.items():
         options |= {"num_simulations": simulations, "max_num_considered_actions": considered, "gumbel_scale": 0.0}
-        found = mctx.gumbel_muzero_policy(*common, **options)
-        answer |= {name: found.search_tree.summary().visit_counts, f"{name}_policy": found.action_weights}
+        searched = mctx.gumbel_muzero_policy(*common, **options)
+        answer |= {name: searched.search_tree.summary().visit_counts, f"{name}_policy": searched.action_weights}
     return {name: np.asarray(values) for name, values in answer.items()}
 
 
