@@ -271,6 +271,25 @@ def test_forbidden_move_loses_at_once():
     assert matches._memory.tolist() == [[1.0], [0.0]]  # a fresh game is remembered from its begin
 
 
+def test_open_games_go_on_with_what_the_opponent_remembers():
+    class Alternating:
+        def begin(self, rules, count):
+            return {"moves": np.zeros(count, np.int64)}
+
+        def __call__(self, rules, state, draws, memory):
+            legal = rules.legal(state)
+            last = legal.shape[1] - 1 - legal[:, ::-1].argmax(1)
+            return Move(np.where(memory["moves"] % 2, last, legal.argmax(1)), {"moves": memory["moves"] + 1})
+
+    whole, resumed = (Matches(TICTACTOE, 2, opponent=Alternating(), side="first") for _ in range(2))
+    whole.reset(seed=0)
+    whole.step(np.array([4, 4]))
+    resumed.load_open_state(whole.open_state())
+    for matches in (whole, resumed):
+        matches.step(np.array([3, 5]))
+    assert board(TICTACTOE, whole._state).tolist() == board(TICTACTOE, resumed._state).tolist()
+
+
 def test_both_sides_are_played_without_an_opponent():
     env, total = TicTacToe(opponent=None), []
     observation, info = env.reset(seed=0)

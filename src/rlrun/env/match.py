@@ -158,18 +158,21 @@ class Matches(VectorEnv[Any, Any, Any]):
 
     def open_state(self) -> dict[str, Any]:
         """Return the state of the open games."""
-        return {
+        state = {
             "state": map_tree(np.array, self._state),
             "seeds": self._seeds.view(np.int64).copy(),
             "played": self._played.copy(),
             "agent": self._agent.copy(),
         }
+        return state if self._memory is None else {**state, "memory": map_tree(np.array, self._memory)}
 
     def load_open_state(self, state: dict[str, Any]) -> Tree:
         """Go on with open games; return their observations."""
         put_rows(self._state, slice(None), state["state"])
         self._seeds[:], self._played[:] = state["seeds"].view(np.uint64), state["played"]
         self._agent[:], self._forbidden[:] = state["agent"], False
+        if self._memory is not None:
+            put_rows(self._memory, slice(None), state["memory"])
         return self._observed()
 
     def text(self) -> str:
