@@ -9,9 +9,9 @@ from tests.short import copy_as_killed
 
 import rlrun
 from rlrun.commands.check import check
-from rlrun.core.errors import RequestError
+from rlrun.core.errors import ConfigError, RequestError
 from rlrun.core.progress import Progress
-from rlrun.core.schedules import Linear, OverBudget, Staircase, Step
+from rlrun.core.schedules import Constant, Linear, OverBudget, Staircase, Step
 from rlrun.runs.files import read_json
 from rlrun.training.callback import Callback
 
@@ -113,6 +113,18 @@ def test_updates_are_a_budget(tmp_path):
     run = rlrun.train([*SHOWN, "stop.env_steps=null", "stop.updates=4"], run_dir=tmp_path / "run")
     assert run.trainer.callbacks["shows"].seen == [0.25, 0.5, 0.75, 1.0]
     assert "progress" not in str(rlrun.commands.train.explain(SHORT))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((0.5, Constant(1.0)), "progress: wanted .*, got 0.5"),
+        ((Progress(9), 0.5), "value: wanted a schedule .* got 0.5"),
+    ],
+)
+def test_budget_schedules_want_functions(given, message):
+    with pytest.raises(ConfigError, match=message):
+        OverBudget(*given)
 
 
 @pytest.mark.parametrize("request_of", [SHOWN, [*SHORT, f"agent.epsilon={FALLING}"]])

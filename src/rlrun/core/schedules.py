@@ -43,13 +43,16 @@ class OverBudget:
     progress: of the run; value: its steps are shares, as in a `Linear` with `steps: 1`.
 
     Raises:
-        ConfigError: the run has no budget of environment steps or updates.
+        ConfigError: the run has no budget of environment steps or updates, or one of both is no function.
     """
 
     progress: Callable[[], float]
     value: Callable[[float], float]
 
     def __post_init__(self) -> None:
+        for name, wanted in {"progress": "${progress}", "value": "a schedule over shares from 0 to 1"}.items():
+            if not callable(getattr(self, name)):
+                raise ConfigError(f"{name}: wanted {wanted}, got {getattr(self, name)!r}")
         self.progress()
 
     def __call__(self, step: int) -> float:
