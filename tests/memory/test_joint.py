@@ -191,6 +191,7 @@ def test_loaders_in_a_config_are_saved():
         (lambda: JointLoader(a={"times": 2}), "loader.a: wanted a loader, got None"),
         (lambda: JointLoader(a={"loader": data(0), "times": 2, "epochs": 2}), "times and epochs exclude each other"),
         (lambda: JointLoader(a={"loader": data(0), "min_batches": 2}), "loader.a.min_batches: it adds epochs; give"),
+        (lambda: JointLoader(a={"loader": data(0), "times": True}), "loader.a.times: wanted a whole number, got True"),
         (lambda: rated({}, {"every": 2, "every_steps": 2}), "loader.b: every and every_steps exclude each other"),
         (lambda: rated({"epochs": 2}, {}), "loader.a.epochs: a ReplayLoader has no epochs; a DatasetLoader has"),
         (lambda: JointLoader(a=data(0), b={"loader": data(0), "every_steps": 2}), "b.every_steps: no loader here coll"),

@@ -231,7 +231,7 @@ def _rate(part: str, entry: Mapping[str, Any]) -> Rate:
         raise ConfigError(f"{place}.min_batches: it adds epochs; give epochs, too")
     settings = {name: value for name, value in entry.items() if name != "loader" and value is not None}
     for name, value in settings.items():
-        if not isinstance(value, int):
+        if type(value) is not int:
             raise ConfigError(f"{place}.{name}: wanted a whole number, got {value!r}")
         require_at_least(f"{place}.{name}", value, 1)
     return Rate(**settings)
