@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from math import isfinite
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -125,6 +126,10 @@ class Dynamics(nn.Module):
         if weights is not None and not (spaces.rewards and rewards):
             there = "the reward of a step is one number" if rewards else "no reward is predicted"
             raise ConfigError(f"weights: {there}, so there is nothing to weigh")
+        if weights is not None and not callable(weights):
+            listed = isinstance(weights, Sequence) and not isinstance(weights, str)
+            if not listed or not all(isinstance(number, int | float) and isfinite(number) for number in weights):
+                raise ConfigError(f"weights: wanted a number for each reward, such as [1.0,0.5], got {weights!r}")
         self.several = rewards and bool(spaces.rewards) and (several or weights is not None)
         self.rewards = spaces.rewards if self.several else int(rewards)
         self._borrowed = (weights,)  # in a tuple: parameters of weights are not the model's
