@@ -175,6 +175,16 @@ def require_at_least(place: str, value: float, least: float) -> None:
         raise ConfigError(f"{place} must be at least {least}, not {value}")
 
 
+def require_whole(place: str, value: Any, least: int) -> None:
+    """Refuse what is no whole number, and one that is too small.
+
+    Raises:
+        ConfigError: naming the smallest allowed number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{place}: wanted a whole number from {least}, got {value!r}")
+
+
 def require_counts(counts: Mapping[str, Any]) -> None:
     """Refuse saved counts, by name, that are not whole numbers of 64 bits from 0.
 

@@ -10,7 +10,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlrun.core.errors import ConfigError, RlrunError, require_one_of
+from rlrun.core.errors import ConfigError, RlrunError, require_one_of, require_whole
 from rlrun.core.spaces import map_tree, put_rows, take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env.simulator import Opponent, Simulator, drawn, mixed, opponent_of, uniform
@@ -39,8 +39,7 @@ class Matches(VectorEnv[Any, Any, Any]):
         self, rules: Simulator, num_envs: int, *, opponent: Any = "random", side: Side = "both", opening: int = 0
     ) -> None:
         require_one_of("env.kwargs.side", side, ("both", *SIDES))
-        if isinstance(opening, bool) or not isinstance(opening, int) or opening < 0:
-            raise ConfigError(f"env.kwargs.opening: wanted a whole number from 0, got {opening!r}")
+        require_whole("env.kwargs.opening", opening, 0)
         if rules.players == 1 and (opponent is not None or side == "second"):
             raise ConfigError(f"env.kwargs.opponent: {type(rules).__name__} is for one player; null")
         self.rules, self.num_envs, self.side, self.opening = rules, num_envs, side, opening

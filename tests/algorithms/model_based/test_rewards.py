@@ -120,7 +120,7 @@ def test_rewards_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="weights: the reward of a step is one number"):
         small(weights=[1.0])
     for wrong in ([[1.0], [2.0]], [1.0, None], [1.0, float("nan")], "1", {"a": 1.0}, 5.0):
-        with pytest.raises(ConfigError, match="weights: wanted a number for each reward, such as .*, got "):
+        with pytest.raises(ConfigError, match=r"weights: wanted a number for each reward, such as .*, got "):
             small(TWICE, weights=wrong)
     with pytest.raises(
         ConfigError, match=r"reward: of steps \[2, 3\] wanted 2 numbers each, \[2, 3, 2\]; got \[2, 3\]"

@@ -342,7 +342,9 @@ def test_temperature_sharpens_and_draws_follow():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"simulations": 0}, "simulations must be at least 1"),
+        ({"simulations": 0}, "simulations: wanted a whole number from 1, got 0"),
+        ({"simulations": 2.5}, "simulations: wanted a whole number from 1, got 2.5"),
+        ({"depth": "3"}, "depth: wanted a whole number from 1, got '3'"),
         ({"noise": 2.0}, "noise: wanted a share from 0 to 1, got 2.0"),
         ({"unexpanded": "parent"}, "unexpanded: wanted one of max, min"),
         ({"regularized": ["acting"]}, "regularized: wanted one of act, search, learn, got 'acting'"),

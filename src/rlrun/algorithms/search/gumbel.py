@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlrun.algorithms.search.tree import Model, Node, Search, SearchTrees, softmax
-from rlrun.core.errors import require_at_least
+from rlrun.core.errors import require_whole
 from rlrun.core.typing import Array
 
 LEAST = -1e9  # of the scores of actions that are allowed
@@ -45,8 +45,8 @@ class Gumbel(Search):
 
     def __post_init__(self) -> None:
         for name in ("simulations", "considered"):
-            require_at_least(name, getattr(self, name), 1)
-        require_at_least("depth", 1 if self.depth is None else self.depth, 1)
+            require_whole(name, getattr(self, name), 1)
+        require_whole("depth", 1 if self.depth is None else self.depth, 1)
 
     def grow(self, model: Model, root: Node, rng: np.random.Generator | None = None) -> SearchTrees:
         trees = SearchTrees(root, self.simulations, self.depth)

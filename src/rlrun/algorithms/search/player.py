@@ -7,7 +7,7 @@ import numpy as np
 from rlrun.algorithms.search.gumbel import Gumbel
 from rlrun.algorithms.search.puct import Puct
 from rlrun.algorithms.search.tree import Node, Search, pick
-from rlrun.core.errors import require_at_least
+from rlrun.core.errors import require_whole
 from rlrun.core.spaces import row_count, take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env.simulator import Move, Simulator, drawn, mixed, uniform
@@ -37,7 +37,7 @@ class Playouts:
     """
 
     def __init__(self, count: int = 1) -> None:
-        require_at_least("count", count, 1)
+        require_whole("count", count, 1)
         self.count = count
 
     def __call__(self, rules: Simulator, state: Tree, seeds: Array) -> tuple[Array, Array]:
@@ -105,7 +105,7 @@ class SearchPlayer:
     def __init__(
         self, simulations: int = 50, playouts: int = 0, gumbel: bool = False, depth: int | None = None
     ) -> None:
-        require_at_least("playouts", playouts, 0)
+        require_whole("playouts", playouts, 0)
         self.judge: Judge = Playouts(playouts) if playouts else unknown
         self.search: Search = (
             Gumbel(simulations=simulations, depth=depth, c_scale=1.0)

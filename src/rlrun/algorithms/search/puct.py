@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlrun.algorithms.search.tree import Bounds, Model, Node, Search, SearchTrees, pick, shares
-from rlrun.core.errors import ConfigError, require_at_least, require_one_of
+from rlrun.core.errors import ConfigError, require_one_of, require_whole
 from rlrun.core.typing import Array
 
 UNEXPANDED = ("max", "min", "mean", "mean_with_parent", "none")
@@ -61,8 +61,8 @@ class Puct(Search):
     divergence: str = "rkl"
 
     def __post_init__(self) -> None:
-        require_at_least("simulations", self.simulations, 1)
-        require_at_least("depth", 1 if self.depth is None else self.depth, 1)
+        require_whole("simulations", self.simulations, 1)
+        require_whole("depth", 1 if self.depth is None else self.depth, 1)
         if not (self.alpha > 0 and self.c2 > 0 and self.smallest_range > 0):
             raise ConfigError("alpha, c2 and smallest_range must be above 0")
         if not 0 <= self.noise <= 1:
