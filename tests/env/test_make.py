@@ -5,6 +5,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import registry
 
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, SpaceError
@@ -52,6 +53,18 @@ def test_wrappers_are_applied_innermost_first():
     assert order == ["a", "b"]
 
 
+class OneEnv:
+    @staticmethod
+    def vector_entry_point(num_envs):
+        return CartPoleVectorEnv(1)
+
+
+class Number:
+    @staticmethod
+    def vector_entry_point(num_envs):
+        return num_envs
+
+
 class Spaceless(gymnasium.Env):
     observation_space = gymnasium.spaces.Discrete(2)
 
@@ -89,6 +102,16 @@ WRONG = [
     ({"target": "collections.OrderedDict"}, BuildError, "made a OrderedDict, wanted a gymnasium.Env"),
     ({"target": "builtins.dict"}, BuildError, "env.target 'builtins.dict' made a dict, wanted a gymnasium.Env"),
     ({"target": TOY, "vectorization": "native"}, ConfigError, "has no vector_entry_point(num_envs), so"),
+    (
+        {"target": f"{__name__}.OneEnv", "num_envs": 3, "vectorization": "native"},
+        ConfigError,
+        "vector_entry_point(num_envs=3) made a CartPoleVectorEnv of 1 envs, wanted a gymnasium.vector.VectorEnv of 3",
+    ),
+    (
+        {"target": f"{__name__}.Number", "vectorization": "native"},
+        ConfigError,
+        "vector_entry_point(num_envs=1) made a int, wanted a gymnasium.vector.VectorEnv of 1",
+    ),
     ({"target": TOY, "vectorization": "envpool"}, ConfigError, "'envpool' needs env.id"),
     ({"id": "Pendulum-v1", "vectorization": "native"}, ConfigError, "has no native vector environment"),
     ({"id": "CartPole-v1", "vectorization": "native", "wrappers": [lambda env: env]}, ConfigError, "env.wrappers"),

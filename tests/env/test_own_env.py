@@ -83,5 +83,9 @@ def test_a_vector_environment_of_gymnasium_is_an_argument(folder):
     node = f"_target_: rlrun.env.BatchedEnv\nvector: {{_target_: {kind}, num_envs: '${{num_envs}}'}}\n"
     (folder / "conf" / "env" / "poles.yaml").write_text(node)
     assert stage(built("env=poles").get("env"), 2).num_envs == 1  # as it cannot seed one env of several
+    with pytest.raises(RequestError, match=r"num_envs: environment .* has 4 envs, and the memory stores 3; both want"):
+        check(
+            [*SHORT, "env=gym", "env._target_=rlrun.env.BatchedEnv", f"+env.vector={{_target_: {kind}, num_envs: 4}}"]
+        )
     with pytest.raises(RequestError, match=r"CartPoleVectorEnv is no rlrun.env.Env; its node belongs into"):
         check([*SHORT, "env=gym", f"env._target_={kind}"])

@@ -114,7 +114,8 @@ class Collector(Budgeted):
         goal_generator: learns from complete episodes which goals later ones get.
 
     Raises:
-        ConfigError: `executed_action` with a memory that stores more of the agent's action, such as its log_prob.
+        ConfigError: the memory is of another number of envs; or `executed_action` with one that stores more of the
+            agent's action, such as its log_prob.
         DataError: a NaN or infinite reward, observation or action came; nothing of that step is stored.
     """
 
@@ -133,6 +134,11 @@ class Collector(Budgeted):
     ) -> None:
         if isinstance(env, EnvById):
             raise ConfigError(f"collector: agents of {env.name} are known by an id: +with=by_id, after other files")
+        if getattr(table, "num_envs", env.num_envs) != env.num_envs:
+            raise ConfigError(
+                f"num_envs: environment '{env.name}' has {env.num_envs} envs, and the memory stores {table.num_envs}; "
+                "both want one number"
+            )
         self.env = env
         self.agent = agent
         self.table = table

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean, require_one_of
@@ -249,7 +250,14 @@ def _sync(recipe: Recipe, num_envs: int) -> Env:
 
 def _native(recipe: Recipe, num_envs: int) -> Env:
     if recipe.target is not None:
-        return BatchedEnv(construct(recipe.place, _of_target(recipe, num_envs), recipe.arguments), **recipe.common)
+        vector = construct(recipe.place, _of_target(recipe, num_envs), recipe.arguments)
+        if not isinstance(vector, VectorEnv) or vector.num_envs != num_envs:
+            count = f" of {vector.num_envs} envs" if isinstance(vector, VectorEnv) else ""
+            raise ConfigError(
+                f"{recipe.place}: vector_entry_point(num_envs={num_envs}) made a {type(vector).__name__}{count}, "
+                f"wanted a gymnasium.vector.VectorEnv of {num_envs}"
+            )
+        return BatchedEnv(vector, **recipe.common)
     if spec_of(id := _engine(recipe)).vector_entry_point is None:
         raise ConfigError(f"{recipe.place} has no native vector environment; env.vectorization: sync or async")
     build = partial(gymnasium.make_vec, id, num_envs, "vector_entry_point")
@@ -261,7 +269,7 @@ def _of_target(recipe: Recipe, num_envs: int) -> Callable[..., Any]:
     """Return what makes `num_envs` envs of a class at once, or refuse the class and wrappers."""
     _refuse_wrappers(recipe)
     build = getattr(find_target(str(recipe.target)), "vector_entry_point", None)
-    if build is None:
+    if not callable(build):
         raise ConfigError(
             f"{recipe.place} has no vector_entry_point(num_envs), so env.vectorization is sync or async; a "
             "VectorEnv is the argument of env._target_=rlrun.env.BatchedEnv"

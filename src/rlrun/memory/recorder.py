@@ -70,6 +70,11 @@ class Recorder:
         sampler.bind(self.index)
         ejector.bind(self.index)
 
+    @property
+    def num_envs(self) -> int:
+        """Number of envs whose steps are stored."""
+        return self.index.num_envs
+
     def add(self, env_index: int | Array | None, row: Mapping[str, Tree]) -> None:
         """Store one step of some envs.
 
