@@ -305,6 +305,7 @@ def test_both_sides_are_played_without_an_opponent():
     [
         ({"opponent": "perfekt"}, "env.kwargs.opponent: wanted random, perfect, or a number of moves"),
         ({"opponent": 0}, "env.kwargs.opponent: it looks ahead at least 1 move, got 0"),
+        ({"opponent": 999}, "env.kwargs.opponent: it looks ahead at most 7 moves in ConnectFourRules, got 999"),
         (
             {"opponent": "perfect"},
             "env.kwargs.opponent: perfect moves come from a table, and ConnectFourRules has more",

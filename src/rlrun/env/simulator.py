@@ -14,6 +14,7 @@ from rlrun.core.typing import Array, Tree
 
 NAMES = ("random", "perfect")  # of opponents
 POSITIONS = 200_000  # of a game that is solved, at most
+AHEAD = 1_000_000  # positions that one move is chosen by, at most
 _STEP, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -125,7 +126,7 @@ class Lookahead:
         self.moves = moves
 
     def begin(self, rules: Simulator, count: int) -> Tree:
-        return None
+        require_few(rules, self.moves)
 
     def __call__(self, rules: Simulator, state: Tree, draws: Array, memory: Tree) -> Move:
         scores = lookahead(rules, state, self.moves)
@@ -165,6 +166,27 @@ def lookahead(rules: Simulator, state: Tree, moves: int) -> Array:
             later[open_rows] = lookahead(rules, take_rows(after, open_rows), moves - 1).max(1)
         scores[rows, actions] = reward + np.where(turn == rules.turn(state)[rows], later, -later)
     return scores
+
+
+@lru_cache(maxsize=4)
+def require_few(rules: Simulator, moves: int) -> None:
+    """Refuse to look so far ahead from the first position that memory and patience would not do.
+
+    Raises:
+        ConfigError: naming the largest number of moves that is possible.
+    """
+    state, count = rules.initial(np.zeros(1, np.uint64)), 0
+    for ahead in range(moves):
+        rows, actions = np.nonzero(rules.legal(state))
+        count += len(rows)
+        if count > AHEAD:
+            raise ConfigError(
+                f"it looks ahead at most {ahead} moves in {type(rules).__name__}, got {moves}: more are over {AHEAD:,} "
+                "positions for each move"
+            )
+        if not len(rows):
+            return
+        state, _ = rules.step(take_rows(state, rows), actions)
 
 
 class Solution:
