@@ -226,6 +226,10 @@ def test_all_parameters_may_have_another_optimizer():
             {"a": {"weight_decy": 0.1}},
             r"groups.a: AdamW has no setting 'weight_decy' \(did you mean 'weight_decay'\?\)",
         ),
+        ({"a": {"betas": 3}}, "groups.a: AdamW: 'int' object is not subscriptable"),
+        ({"a": {"lr": -1.0}}, "groups.a: AdamW: Invalid learning rate: -1.0"),
+        ({"a": {"lr": "x"}}, "groups.a: AdamW: "),
+        ({"a": {"optimizer": partial(torch.optim.SGD, lr=0.1), "momentum": -1}}, "groups.a: SGD: Invalid momentum"),
         ({"a": 3}, "groups.a: wanted a dict, got 3"),
         ({"a": {"names": "weight"}}, "groups.a.names: wanted a list, got 'weight'"),
         (

@@ -174,6 +174,14 @@ def _built(
             if unknown := [setting for setting, _ in _settings(group) if setting not in known]:
                 hint = did_you_mean(unknown[0], (*CHOICE, *known))
                 raise ConfigError(f"groups.{name}: {type(result).__name__} has no setting '{unknown[0]}'{hint}")
+    for result in built.values():
+        taken = inspect.signature(type(result)).parameters.keys() - {"params"}
+        # torch checks the settings of an optimizer, and not those of a group
+        for part in (part for part in result.param_groups if part.get("name")):
+            try:
+                build_optimizer(type(result), part["params"], **{name: part[name] for name in taken & part.keys()})
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"groups.{part['name']}: {type(result).__name__}: {error}") from error
     for part in (part for result in built.values() for part in result.param_groups):
         part["lr_factor"] = 1.0 if part["lr"] == rate else part["lr"] / (rate or 1.0)
     if not parts:
