@@ -213,3 +213,12 @@ def test_run_of_another_game_is_refused(run):
     with pytest.raises(ConfigError, match=r"^run@\d+-\d+ knows observations Dict.*, and those of the game are"):
         four.face(opponents_of([str(run)])[str(run)])
     assert opponents_of({"one": "random", "none": None}) == {"one": "random"}
+
+
+def test_opponents_are_parts_by_name():
+    search = "{_target_: rlrun.algorithms.search.SearchPlayer, simulations: 9}"
+    words = ["algorithm=dqn", "env=tictactoe", f"evaluation.opponents.tree={search}", f"env.kwargs.opponent={search}"]
+    config = compose(words).config
+    assert config.evaluation.opponents.tree == config.env.kwargs.opponent
+    with pytest.raises(ConfigError, match=r"^networks.search: no such key"):
+        compose([*words, f"networks.search={search}"])

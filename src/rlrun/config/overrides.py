@@ -162,8 +162,9 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str], replace
     is_part = isinstance(override.value, dict) and "_target_" in override.value  # it may have keys of its own
     part = is_part and override.key not in FREE
     above = OPEN if override.key.endswith("._target_") else (*OPEN, *replaced)
-    is_open = part or override.key in (*FREE, "init") or any(override.key.startswith(f"{key}.") for key in above)
-    if override.sign == "~" or not (override.sign or (is_open and not part)):
+    within = override.key in (*FREE, "init") or any(override.key.startswith(f"{key}.") for key in above)
+    is_open = part or within
+    if override.sign == "~" or not (override.sign or within):
         _find(config, override, groups)
     if override.sign != "~":
         _require_keys(config, override, groups)
