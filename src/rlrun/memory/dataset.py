@@ -108,7 +108,7 @@ class DatasetLoader:
         rows = np.arange(len(self.source))
         if not self.hold_out:
             return rows
-        places = getattr(self.source, "starts", rows)  # a row of a table keeps its slot
+        places = getattr(self.source, "places", rows)  # a row of a table keeps its slot
         # multiples of the golden ratio spread evenly over [0, 1): few rows in a row have their share held out, too
         spread = (places * 0.6180339887498949 + np.random.default_rng(self.seed).random()) % 1.0
         left_out = spread < max(self.hold_out, np.nextafter(spread.min(initial=1.0), 1.0))  # of few rows at least one
@@ -200,6 +200,12 @@ class TableRows:
                 self.starts = self.starts[np.unique(first, return_index=True)[1]]
             self._version = index.version
         return len(self.starts)
+
+    @property
+    def places(self) -> Array:
+        """Numbers by which rows are held out, [R]: their slots; successive windows differ by 1."""
+        past, count = self.table.past, len(self)
+        return self.starts[:count] / (1 if past is None else past.length - past.burn_in)
 
     @property
     def episodes(self) -> Array:

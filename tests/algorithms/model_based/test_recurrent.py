@@ -197,6 +197,21 @@ def test_each_window_is_served_once_and_all_its_rows_count_alike():
     torch.testing.assert_close(batch["weight"], batch["valid"] * (9 * 16 / 90.0))
 
 
+@pytest.mark.parametrize(("length", "burn_in"), [(32, 8), (64, 9)])
+def test_windows_of_long_episodes_are_held_out_evenly(length, burn_in):
+    """Every 24th or 55th row lies at few places of the golden ratio's multiples, of which all or none are held out."""
+    network = Dynamics(SPACES, core="gru", core_size=3, hidden=[4], members=1)
+    adaptors = {"past": Past(network, length=length, burn_in=burn_in, stored=False)}
+    table, zeros = Table(length=2000, num_envs=1, spaces=SPACES, adaptors=adaptors), np.zeros((1, 1), np.float32)
+    for _ in range(1000):
+        row = {"observation": zeros, "action": zeros, "reward": np.zeros(1)}
+        table.add(None, {**row, "terminated": np.zeros(1, np.bool_), "truncated": np.zeros(1, np.bool_)})
+    for seed in range(10):
+        held = DatasetLoader(table, batch=1000, hold_out=0.2, held_out=True, epochs=1, seed=seed)
+        (groups,) = held
+        assert abs(len(groups["default"]["reward"]) / len(held) - 0.2) < 0.1
+
+
 def test_what_no_memory_fits_is_refused():
     network = Dynamics(SPACES, core="gru", hidden=[8], members=2)
     model = WorldModel(network)
