@@ -203,6 +203,8 @@ def test_ranks_that_do_not_meet_say_so(monkeypatch):
         (("compile=true",), "compile=false"),
         (("init.networks=elsewhere",), "a run from another .init.networks. has one; start it without torchrun"),
         (("+with=prioritized",), r"memory\.sampler \(Prioritized\) wants one rank: its priorities"),
+        (("+with=imagination",), r"\(DynamicsLoss\) wants one rank: its statistics are of the rows of its own batches"),
+        (("+with=predictive", "predictive.decoders.reward.normalize=true"), r"wants one rank: .*\(normalize\)"),
         (("+with=prefetch",), "the loader is a Prefetch; ranks share that of ReplayLoader"),
         (("+with=async",), "the collector is a AsyncCollector"),
         (

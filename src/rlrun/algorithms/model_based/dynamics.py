@@ -40,6 +40,7 @@ class DynamicsLoss(LossCallback):
     """
 
     network: Dynamics
+    one_rank = "its statistics are of the rows of its own batches"
 
     def __init__(self, network: Dynamics, optimizer: Optimizer | None, **options: Any) -> None:
         super().__init__(network, optimizer, **options)

@@ -255,6 +255,12 @@ class PredictiveLoss(LossCallback):
 
     network: Predictive
 
+    @property
+    def one_rank(self) -> str:
+        """Why ranks cannot share its work; "" if they can."""
+        normalized = any(decoder.normalize for decoder in self.network.decoders.values())
+        return "statistics of targets are of the rows of its own batches (normalize)" if normalized else ""
+
     def loss(self, unrolled: Batch, seen: Tree | None = None) -> LossResult:
         """Return the loss; seen: the first observations as a shared encoder reads them, None = as they are stored."""
         valid = unrolled["valid"].float()  # [..., R + 1]
