@@ -122,6 +122,11 @@ class DatasetLoader:
             order = order[np.random.default_rng([self.seed, self.epoch]).permutation(len(order))]
         order = order[: min(distributed.all_gather(len(order)))]  # tables of ranks grow by different numbers of rows
         if not len(order):
+            if len(self.source):
+                raise ConfigError(
+                    f"loader.dataset: of the {len(self.source)} rows, or windows of a recurrent network, hold_out="
+                    f"{self.hold_out:g} leaves none to serve; two are enough, and a table gets them by a longer warm-up"
+                )
             raise ConfigError(f"loader.dataset: there are no rows{' held out' if self.held_out else ''} to serve")
         if self.served and self._expected not in (None, len(self.source)):  # of a table whose rows were not saved
             self.served = 0

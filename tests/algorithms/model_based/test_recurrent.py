@@ -212,6 +212,14 @@ def test_windows_of_long_episodes_are_held_out_evenly(length, burn_in):
         assert abs(len(groups["default"]["reward"]) / len(held) - 0.2) < 0.1
 
 
+def test_a_single_window_is_too_few_to_hold_one_out():
+    network = Dynamics(SPACES, core="gru", core_size=3, hidden=[4], members=1)
+    table = recorded(network, episodes=1, steps=10)
+    assert len(next(iter(DatasetLoader(table, batch=4, hold_out=0.1, held_out=True)))["default"]["reward"]) == 1
+    with pytest.raises(ConfigError, match=r"of the 1 rows, or windows .* hold_out=0.1 leaves none to serve; two are"):
+        next(iter(DatasetLoader(table, batch=4, hold_out=0.1)))
+
+
 def test_what_no_memory_fits_is_refused():
     network = Dynamics(SPACES, core="gru", hidden=[8], members=2)
     model = WorldModel(network)
