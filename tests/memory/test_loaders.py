@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import rlrun
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.memory import CollectLoader, ReplayLoader, Table
 
@@ -160,3 +161,10 @@ def test_interrupted_rounds_are_finished() -> None:
     collector.collect(7)
     next(iter(CollectLoader(collector=collector, every=10)))
     assert collector.steps == 10
+
+
+def test_a_round_of_collection_ends_with_the_budget(tmp_path):
+    small = ["algorithm=mbrl", "env=pendulum", "preset=null", "algorithm.hidden=[4]", "algorithm.warmup_steps=10"]
+    small += ["algorithm.plan.population=4", "algorithm.plan.elite=2", "algorithm.plan.horizon=2", "evaluation.every=0"]
+    small += ["algorithm.model_every=200", "stop.env_steps=30", "evaluation.episodes=1"]
+    assert rlrun.train(small, run_dir=tmp_path / "run").summary["env_steps"] == 30

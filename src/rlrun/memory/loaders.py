@@ -256,7 +256,7 @@ class CollectLoader:
                 while (missing := self.warm_up - self.collector.steps) > 0:
                     collect(min(missing, CHUNK), random=True)
                 if steps == self.collector.steps:
-                    self.collector.collect(self.every - steps % self.every)
+                    collect(self.every - steps % self.every)
             yield {self.data_group: {}}
 
     def ready(self) -> bool:
