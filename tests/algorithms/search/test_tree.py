@@ -55,7 +55,8 @@ class ByObjects:
         powers = np.exp(table.logits[state])
         self.state, self.over, self.prior = state, over, powers / powers.sum()
         self.turn = 1 - 2 * turn[state]
-        self.children, self.returns = {}, [0.0 if over else self.turn * table.value[state]]
+        self.raw = 0.0 if over else self.turn * table.value[state]
+        self.children, self.returns = {}, [self.raw]
 
     def value(self):
         return sum(self.returns) / len(self.returns)
@@ -69,60 +70,106 @@ def scaled(value, turn, low, high):
     return ((value - low) if turn > 0 else (high - value)) / max(high - low, 1e-8)
 
 
-def searched_by_objects(table, turn, state, simulations, unexpanded, c1, c2):
+def searched_by_objects(table, turn, state, simulations, unexpanded, c1, c2, parallel=1, expand="one"):
     root = ByObjects(table, turn, state)
     low = high = root.value()
-    for _ in range(simulations):
-        node, path = root, []
-        while not node.over:
-            known = [scaled(node.q(action), node.turn, low, high) for action in node.children]
-            parent = scaled(node.value(), node.turn, low, high)
-            other = {
-                "max": max(known, default=0.0),
-                "min": min(known, default=0.0),
-                "none": min(known, default=0.0),
-                "mean": sum(known) / max(len(known), 1),
-                "mean_with_parent": (sum(known) + parent) / (len(known) + 1) if known else 0.0,
-            }.get(unexpanded, unexpanded)
-            weight = (c1 + math.log((len(node.returns) + c2 + 1) / c2)) * math.sqrt(len(node.returns))
-            scores = []
-            for action, prior in enumerate(node.prior):
-                child = node.children.get(action)
-                count = len(child[2].returns) if child else 0
-                value = scaled(node.q(action), node.turn, low, high) if child else other
-                scores.append(value + weight * prior / (1 + count) if prior > 0 else -math.inf)
-            action = scores.index(max(scores))
-            path.append((node, action))
-            if action not in node.children:
-                over = table.discount[node.state, action] == 0
-                after = ByObjects(table, turn, table.after[node.state, action], over)
-                reward = node.turn * table.reward[node.state, action]
-                node.children[action] = reward, abs(table.discount[node.state, action]), after
-                gain = after.returns[0]
-                break
-            node = node.children[action][2]
-        else:
-            gain = 0.0
-            node.returns.append(gain)
-        for parent_node, action in reversed(path):
-            reward, factor, _ = parent_node.children[action]
+
+    def add(node, action):
+        factor = table.discount[node.state, action]
+        after = ByObjects(table, turn, table.after[node.state, action], factor == 0)
+        node.children[action] = node.turn * table.reward[node.state, action], abs(factor), after
+
+    def add_all(node):
+        allowed = np.flatnonzero(node.prior) if not node.over else []
+        for action in allowed:
+            add(node, action)
+        widen(node, allowed)
+        return sum(node.prior[action] * node.q(action) for action in allowed)
+
+    def widen(node, actions):
+        nonlocal low, high
+        values = [node.q(action) for action in actions]
+        low, high = min([low, *values]), max([high, *values])
+
+    def best(node, taken):
+        """Return the best action of a node, in which others were taken before by simulations at the same time."""
+        known = [scaled(node.q(action), node.turn, low, high) for action in node.children]
+        parent = scaled(node.value(), node.turn, low, high)
+        other = {
+            "max": max(known, default=0.0),
+            "min": min(known, default=0.0),
+            "none": min(known, default=0.0),
+            "mean": sum(known) / max(len(known), 1),
+            "mean_with_parent": (sum(known) + parent) / (len(known) + 1) if known else 0.0,
+        }.get(unexpanded, unexpanded)
+        visits = len(node.returns) + len(taken)
+        weight = (c1 + math.log((visits + c2 + 1) / c2)) * math.sqrt(visits)
+        scores = []
+        for action, prior in enumerate(node.prior):
+            child = node.children.get(action)
+            count = (len(child[2].returns) if child else 0) + taken.count(action)
+            value = scaled(node.q(action), node.turn, low, high) if child else other
+            scores.append(value + weight * prior / (1 + count) if prior > 0 else -math.inf)
+        return scores.index(max(scores))
+
+    def back_up(node, path, gain, weight):
+        node.returns += [gain] * weight
+        for parent, action in reversed(path):
+            reward, factor, _ = parent.children[action]
             gain = reward + factor * gain
-            parent_node.returns.append(gain)
-            value = parent_node.q(action)
-            low, high = min(low, value), max(high, value)
-    visits = [len(root.children[a][2].returns) if a in root.children else 0 for a in range(len(root.prior))]
+            parent.returns += [gain] * weight
+
+    actions = len(root.prior)
+    if expand != "one":
+        back_up(root, [], add_all(root), actions)
+    for _ in range(simulations // parallel):
+        paths, taken = [], {}
+        for _ in range(parallel):
+            node, path = root, []
+            while not node.over and (expand != "all" or node.children):
+                action = best(node, taken.setdefault(id(node), []))
+                taken[id(node)].append(action)
+                path.append((node, action))
+                if action not in node.children:
+                    break
+                node = node.children[action][2]
+            paths.append((node, path))
+        for node, path in paths:
+            if expand == "all":
+                back_up(node, path, add_all(node), actions)
+                continue
+            if path and path[-1][1] not in path[-1][0].children:
+                add(*path[-1])
+                path[-1][0].children[path[-1][1]][2].returns.clear()
+            if path and path[-1][0] is node:
+                node = node.children[path[-1][1]][2]
+            back_up(node, path, 0.0 if node.over else node.raw, 1)
+        for _, path in paths:
+            for node, action in path:
+                widen(node, [action])
+    visits = [len(root.children[a][2].returns) if a in root.children else 0 for a in range(actions)]
     return visits, root.value() * root.turn
 
 
 @pytest.mark.parametrize("players", [1, 2])
-@pytest.mark.parametrize("unexpanded", [0.5, *UNEXPANDED])
-def test_visits_are_those_of_a_tree_of_objects(unexpanded, players):
+@pytest.mark.parametrize(
+    ("unexpanded", "how"),
+    [
+        *((rule, {}) for rule in (0.5, *UNEXPANDED)),
+        *((0.5, {"parallel": count}) for count in (2, 5, 40)),
+        ("mean_with_parent", {"parallel": 4}),
+        ("min", {"expand": "root", "parallel": 4}),
+        *((0.5, {"expand": expand}) for expand in ("root", "all")),
+    ],
+    ids=str,
+)
+def test_visits_are_those_of_a_tree_of_objects(unexpanded, how, players):
     table, turn = random_table(3, players)
-    search = Puct(simulations=40, unexpanded=unexpanded, c1=1.5, c2=50.0)
+    search = Puct(simulations=40, unexpanded=unexpanded, c1=1.5, c2=50.0, **how)
     roots = np.arange(8)
     trees = search.grow(table, table.root(roots))
     for root in roots:
-        visits, value = searched_by_objects(table, turn, root, 40, unexpanded, 1.5, 50.0)
+        visits, value = searched_by_objects(table, turn, root, 40, unexpanded, 1.5, 50.0, **how)
         assert trees.root_visits[root].tolist() == visits
         assert trees.root_value[root] == pytest.approx(value)
 
@@ -156,16 +203,16 @@ def test_scores_are_the_known_ones():
     trees._low[:], trees._high[:] = 0.0, 1.0
     trees.visits[0], trees.child_visits[0], trees.q[0] = 4, [1, 2, 0], [0.2, 0.6, 0.0]
     at = trees.roots
-    explored = search._weight(trees, at)[:, None] * 2.0 * trees.prior[at] / (1 + trees.child_visits[at])
+    explored = search._weight(trees.visits[at])[:, None] * 2.0 * trees.prior[at] / (1 + trees.child_visits[at])
     scores = search.values(trees, at) + explored
     assert scores[0] == pytest.approx([0.825127, 0.850051, 1.000102], abs=1e-6)
-    assert search._best(trees, at).tolist() == [2]
+    assert search._best(trees, at).tolist() == [[2]]
 
 
 def test_values_are_means_of_returns():
     table, _ = random_table(0, 2)
     trees = Puct(simulations=60, depth=4).grow(table, table.root([5, 6]))
-    grown = np.flatnonzero(trees.visits)
+    grown = np.arange(trees.used)
     assert trees.level[grown].max() == 4
     for node in grown:
         total, count = 0.0, trees.visits[node]
@@ -203,7 +250,7 @@ def test_noise_is_at_the_root_among_allowed_actions():
     assert noise.min() > -1e-12
     assert noise.max(1).mean() > 0.9  # alpha is small, so one action has nearly all of it
     assert not trees.child_visits[trees.prior == 0].any()
-    inner = np.flatnonzero((trees.level == 1) & (trees.visits > 0))
+    inner = np.flatnonzero(trees.level[: trees.used] == 1)
     again = np.exp(table.logits[trees.state[inner]])
     assert trees.prior[inner] == pytest.approx(again / again.sum(1, keepdims=True))
 
@@ -320,15 +367,50 @@ def test_halving_compares_fewer_and_fewer_actions():
     assert halving(4, 5) == [0, 0, 0, 0, 1]
 
 
-def test_gumbel_finds_the_best_arm():
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_gumbel_finds_the_best_arm(parallel):
     values = np.array([0.3, 0.9, 0.1, 0.5, 0.8, 0.2, 0.4, 0.6])
     arms = Table(np.zeros((1, 8), int), values[None], np.zeros((1, 8)), np.zeros((1, 8)), [0.0])
-    search = Gumbel(simulations=32, considered=8, c_scale=1.0)
+    search = Gumbel(simulations=32, considered=8, c_scale=1.0, parallel=parallel)
     trees = search.grow(arms, arms.root([0] * 50), np.random.default_rng(0))
     assert (search.acting(trees).argmax(1) == 1).all()
     assert np.sort(trees.root_visits, 1).tolist() == [[1, 1, 1, 1, 3, 3, 11, 11]] * 50
     few = Gumbel(simulations=2, considered=2).grow(arms, arms.root([0] * 400), np.random.default_rng(0))
     assert (few.root_visits > 0).sum(0).min() > 60  # drawn without replacement, each of eight in a quarter
+
+
+def test_first_action_ignores_the_prior_without_the_own_visit():
+    table, _ = random_table(5, 1)
+    root = table.root(np.arange(60))
+    allowed = np.isfinite(root.logits)
+    plain = Puct(simulations=1, own_visit=False).grow(table, root)
+    assert (plain.root_visits.argmax(1) == allowed.argmax(1)).all()
+    noisy = Puct(simulations=1, own_visit=False, tie_noise=1e-6, noise=0.0)
+    trees = noisy.grow(table, root, np.random.default_rng(0))
+    assert not trees.root_visits[~allowed].any()
+    assert (trees.root_visits[allowed.all(1)].sum(0) > 2).all()  # of some 30 trees
+    lone = SearchTrees(root, 1)
+    policy = Puct(own_visit=False, regularized=("learn",)).policy(lone)
+    assert policy == pytest.approx(allowed / allowed.sum(1, keepdims=True))
+
+
+def test_drawn_simulations_at_a_time_follow_the_regularized_policy():
+    table, _ = random_table(4, 1)
+    search = Puct(simulations=400, parallel=400, regularized=("search",), noise=0.0)
+    trees = search.grow(table, table.root(np.arange(20)), np.random.default_rng(0))
+    before = SearchTrees(table.root(np.arange(20)), 1)
+    expected = Puct(regularized=("learn",)).policy(before)
+    assert np.abs(search.policy(trees) - expected).max() < 0.09
+    assert trees.used == 20 + (trees.root_visits > 0).sum()  # all were drawn at once, and share their nodes
+
+
+def test_learned_policy_has_a_temperature_of_its_own():
+    table, _ = random_table(4, 1)
+    search = Puct(simulations=30)
+    trees = search.grow(table, table.root([3]))
+    powers = search.policy(trees)[0] ** 2
+    assert Puct(learn_temperature=0.5).policy(trees)[0] == pytest.approx(powers / powers.sum())
+    assert Puct(learn_temperature=0.5).acting(trees)[0].tolist() == search.acting(trees)[0].tolist()
 
 
 def test_temperature_sharpens_and_draws_follow():
@@ -345,10 +427,17 @@ def test_temperature_sharpens_and_draws_follow():
         ({"simulations": 0}, "simulations: wanted a whole number from 1, got 0"),
         ({"simulations": 2.5}, "simulations: wanted a whole number from 1, got 2.5"),
         ({"depth": "3"}, "depth: wanted a whole number from 1, got '3'"),
+        ({"tie_noise": -1.0}, "tie_noise must be at least 0.0, not -1.0"),
+        ({"learn_temperature": math.nan}, "learn_temperature must be at least 0.0, not nan"),
         ({"noise": 2.0}, "noise: wanted a share from 0 to 1, got 2.0"),
         ({"unexpanded": "parent"}, "unexpanded: wanted one of max, min"),
         ({"regularized": ["acting"]}, "regularized: wanted one of act, search, learn, got 'acting'"),
         ({"bounds": (1, -1)}, "bounds: wanted a number and a larger one"),
+        ({"simulations": 50, "parallel": 4}, "simulations: wanted a multiple of parallel=4, such as 48 or 52, got 50"),
+        ({"simulations": 3, "parallel": 4}, "simulations: wanted a multiple of parallel=4, such as 4, got 3"),
+        ({"parallel": 0}, "parallel: wanted a whole number from 1, got 0"),
+        ({"parallel": 2, "expand": "all"}, "parallel: wanted 1 where expand=all adds all children"),
+        ({"expand": "every"}, "expand: wanted one of one, root, all, got 'every'"),
     ],
 )
 def test_wrong_numbers_are_one_line(kwargs, message):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.algorithms.search.tree import Model, Node, Search, SearchTrees, softmax
+from rlrun.algorithms.search.tree import Model, Node, Search, SearchTrees, in_turn, require_size, softmax
 from rlrun.core.errors import require_whole
 from rlrun.core.typing import Array
 
@@ -26,14 +26,15 @@ class Gumbel(Search):
     """Gumbel MuZero's search.
 
     Args:
-        simulations: nodes of a tree without its root, at most.
+        simulations: of a search.
         considered: actions that the first round of sequential halving compares, at most.
         c_visit, c_scale: of σ.
         noise: factor of g.
         depth: actions from the root to a node, at most.
+        parallel: simulations at a time, which the model gets at once; the same node may be the end of several.
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: a number is out of range, or `simulations` is no multiple of `parallel`.
     """
 
     simulations: int = 50
@@ -42,29 +43,38 @@ class Gumbel(Search):
     c_scale: float = 0.1
     noise: float = 1.0
     depth: int | None = None
+    parallel: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("simulations", "considered"):
-            require_whole(name, getattr(self, name), 1)
-        require_whole("depth", 1 if self.depth is None else self.depth, 1)
+        require_size(self.simulations, self.depth, self.parallel)
+        require_whole("considered", self.considered, 1)
 
     def grow(self, model: Model, root: Node, rng: np.random.Generator | None = None) -> SearchTrees:
-        trees = SearchTrees(root, self.simulations, self.depth)
+        size = self.simulations, self.depth, (-np.inf, np.inf)  # values are compared within a node, so no bounds
+        trees = SearchTrees(root, *size, parallel=self.parallel)
         if rng is not None:
             trees.gumbel[:] = self.noise * rng.gumbel(size=trees.gumbel.shape)
         counts = range(min(self.considered, root.logits.shape[1]) + 1)
         rounds = np.array([halving(count, self.simulations) for count in counts])
         allowed = (trees.prior[trees.roots] > 0).sum(1).clip(max=len(rounds) - 1)
 
-        def choose(trees: SearchTrees, at: Array) -> Array:
-            if trees.level[at[0]]:
-                return self._lagging(trees, at)
-            rows = at // trees.size
-            wanted = rounds[allowed[rows], trees.child_visits[at].sum(1)]
-            action: Array = self._scores(trees, rows, wanted).argmax(1)
-            return action
+        def rule(trees: SearchTrees, at: Array) -> Array:
+            roots = np.flatnonzero(trees.level.take(at) == 0)
+            trees_of_roots = at[roots]
+            improved, taken = self._improved(trees, at), trees.root_visits.sum(1)[trees_of_roots]
+            prior, fixed = trees.prior[at], self._scores(trees, trees_of_roots)
 
-        trees.grow(model, choose)
+            def score(visits: Array, number: int) -> Array:
+                """Return how far the share of visits is below the probability; at roots g + log P + σ(q̂)."""
+                gap = improved - visits / (1 + visits.sum(1, keepdims=True))
+                scores = np.where(prior > 0, gap, -np.inf)
+                wanted = rounds[allowed[trees_of_roots], taken + number]
+                scores[roots] = np.where(visits[roots] == wanted[:, None], fixed, -np.inf)
+                return scores
+
+            return in_turn(self.parallel, trees.child_visits[at], score)
+
+        trees.grow(model, rule)
         return trees
 
     def policy(self, trees: SearchTrees) -> Array:
@@ -73,24 +83,15 @@ class Gumbel(Search):
     def acting(self, trees: SearchTrees, temperature: float | Array = 1.0) -> Array:
         """Return 1 for the best of the most visited actions, else 0 [N, A]; its noise explores, so no temperature."""
         visits = trees.root_visits
-        scores = self._scores(trees, np.arange(len(visits)), visits.max(1))
+        scores = np.where(visits == visits.max(1, keepdims=True), self._scores(trees, trees.roots), -np.inf)
         best: Array = (np.arange(visits.shape[1]) == scores.argmax(1)[:, None]) & (visits > 0)
         return best.astype(np.float64)
 
-    def _scores(self, trees: SearchTrees, rows: Array, wanted: Array) -> Array:
-        """Return the score of each action at some roots [n, A], -inf for those with other visits than wanted [n]."""
-        at = trees.roots[rows]
-        prior = trees.prior[at]
-        scores = trees.gumbel[rows] + log(prior) + self._sigma(trees, at)
-        compared = (prior > 0) & (trees.child_visits[at] == wanted[:, None])
-        return np.where(compared, np.maximum(scores, LEAST), -np.inf)
-
-    def _lagging(self, trees: SearchTrees, at: Array) -> Array:
-        """Return the action whose share of visits is furthest below its probability [n]."""
-        visits = trees.child_visits[at]
-        gap = self._improved(trees, at) - visits / (1 + visits.sum(1, keepdims=True))
-        action: Array = np.where(trees.prior[at] > 0, gap, -np.inf).argmax(1)
-        return action
+    def _scores(self, trees: SearchTrees, roots: Array) -> Array:
+        """Return g + log P + σ(q̂) of each action at some roots [n, A], -inf for those that are not allowed."""
+        prior = trees.prior[roots]
+        scores = trees.gumbel[roots] + log(prior) + self._sigma(trees, roots)
+        return np.where(prior > 0, np.maximum(scores, LEAST), -np.inf)
 
     def _improved(self, trees: SearchTrees, at: Array) -> Array:
         return softmax(log(trees.prior[at]) + self._sigma(trees, at))

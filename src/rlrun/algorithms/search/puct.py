@@ -9,6 +9,9 @@
 The counts of visits approximate a policy that can be calculated (Grill et al. 2020, arXiv 2007.12509, section 3):
 
     π̄ = argmax over p of  Σ_a p(a) Q̃(s, a) - c / √N(s) · KL(P, p)
+
+Several simulations at a time take the best actions of a node in turn, each as if those before had visited it, or draw
+from π̄ independently.
 """
 
 from collections.abc import Collection
@@ -16,8 +19,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlrun.algorithms.search.tree import Bounds, Model, Node, Search, SearchTrees, pick, shares
-from rlrun.core.errors import ConfigError, require_one_of, require_whole
+from rlrun.algorithms.search.tree import (
+    Bounds,
+    Model,
+    Node,
+    Search,
+    SearchTrees,
+    in_turn,
+    pick,
+    require_size,
+    shares,
+)
+from rlrun.core.errors import ConfigError, require_at_least, require_one_of
 from rlrun.core.typing import Array
 
 UNEXPANDED = ("max", "min", "mean", "mean_with_parent", "none")
@@ -30,7 +43,7 @@ class Puct(Search):
     """MuZero's search.
 
     Args:
-        simulations: nodes of a tree without its root, at most.
+        simulations: of a search.
         c1, c2: of the weight c of the prior.
         noise: share of noise in the prior at the root.
         alpha: of the Dirichlet distribution; small ones favor few actions.
@@ -43,9 +56,18 @@ class Puct(Search):
         regularized: where π̄ takes the place of visits: act, learn, search (actions are drawn from it, without a
             generator by one of seed 0).
         divergence: of π̄. rkl: Σ P log(P / p), by which each action keeps a share; kl: Σ p log(p / P).
+        parallel: simulations at a time, which the model gets at once; the same node may be the end of several.
+        expand: one: a simulation adds one node; root: the same, after all children of the root were added, as one
+            more simulation; all: each simulation adds all children of the node that it ends at. All children count as
+            A simulations that return their mean by the prior. Visits then say little of a child, so `regularized`
+            should have act and learn.
+        own_visit: whether N(s) counts the visit by which the node was added. Without it the prior says nothing of the
+            first action of a node.
+        tie_noise: largest number that is added to scores at random, only with a generator.
+        learn_temperature: T of the policy to be learned, p ** (1 / T).
 
     Raises:
-        ConfigError: a number or a name is out of range.
+        ConfigError: a number or a name is out of range, or two of them do not fit together.
     """
 
     simulations: int = 50
@@ -59,12 +81,18 @@ class Puct(Search):
     depth: int | None = None
     regularized: Collection[str] = ()
     divergence: str = "rkl"
+    parallel: int = 1
+    expand: str = "one"
+    own_visit: bool = True
+    tie_noise: float = 0.0
+    learn_temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        require_whole("simulations", self.simulations, 1)
-        require_whole("depth", 1 if self.depth is None else self.depth, 1)
+        require_size(self.simulations, self.depth, self.parallel, self.expand)
         if not (self.alpha > 0 and self.c2 > 0 and self.smallest_range > 0):
             raise ConfigError("alpha, c2 and smallest_range must be above 0")
+        require_at_least("tie_noise", self.tie_noise, 0.0)
+        require_at_least("learn_temperature", self.learn_temperature, 0.0)
         if not 0 <= self.noise <= 1:
             raise ConfigError(f"noise: wanted a share from 0 to 1, got {self.noise}")
         if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
@@ -76,21 +104,26 @@ class Puct(Search):
         require_one_of("divergence", self.divergence, DIVERGENCES)
 
     def grow(self, model: Model, root: Node, rng: np.random.Generator | None = None) -> SearchTrees:
-        trees = SearchTrees(root, self.simulations, self.depth, self.bounds)
+        size = self.simulations, self.depth, self.bounds
+        trees = SearchTrees(root, *size, parallel=self.parallel, expand=self.expand)
         if rng is not None and self.noise:
             prior = trees.prior[trees.roots]
             drawn = rng.standard_gamma(self.alpha, prior.shape) + 1e-300  # small alphas give rows of zeros
             trees.prior[trees.roots] = (1 - self.noise) * prior + self.noise * shares(drawn * (prior > 0))
         generator = np.random.default_rng(0) if rng is None else rng
 
-        def drawn_of_policy(trees: SearchTrees, at: Array) -> Array:
-            return pick(self.regularized_policy(trees, at), generator.random(len(at)))
+        def rule(trees: SearchTrees, at: Array) -> Array:
+            if "search" not in self.regularized:
+                return self._best(trees, at, rng)
+            policy = self.regularized_policy(trees, at)
+            return np.stack([pick(policy, draws) for draws in generator.random((self.parallel, len(at)))], 1)
 
-        trees.grow(model, drawn_of_policy if "search" in self.regularized else self._best)
+        trees.grow(model, rule)
         return trees
 
     def policy(self, trees: SearchTrees) -> Array:
-        return self._policy(trees, "learn")
+        policy = self._policy(trees, "learn")
+        return policy if self.learn_temperature == 1.0 else tempered(policy, self.learn_temperature)
 
     def acting(self, trees: SearchTrees, temperature: float | Array = 1.0) -> Array:
         return tempered(self._policy(trees, "act"), temperature)
@@ -100,25 +133,40 @@ class Puct(Search):
             return self.regularized_policy(trees, trees.roots)
         return shares(trees.root_visits)
 
-    def _best(self, trees: SearchTrees, at: Array) -> Array:
-        """Return the action of the highest score in each node [n]."""
-        prior = trees.prior[at]
-        weight = self._weight(trees, at) * np.sqrt(trees.visits[at])
-        scores = self.values(trees, at) + weight[:, None] * prior / (1 + trees.child_visits[at])
-        action: Array = np.where(prior > 0, scores, -np.inf).argmax(1)
-        return action
+    def _best(self, trees: SearchTrees, at: Array, rng: np.random.Generator | None = None) -> Array:
+        """Return the actions of the highest scores in nodes [n], in turn: [n, k]."""
+        prior, q, child_visits = trees.edges(at)
+        values = np.where(prior > 0, self._values(trees, at, q, child_visits > 0), -np.inf)
+        if rng is not None and self.tie_noise:
+            values += self.tie_noise * rng.random(values.shape)
+        parents = self._visits(trees, at)
 
-    def _weight(self, trees: SearchTrees, at: Array) -> Array:
-        """Return c [n]."""
-        weight: Array = self.c1 + np.log1p((trees.visits[at] + 1) / self.c2)
+        def score(visits: Array, number: int) -> Array:
+            weight = self._weight(parents + number) * np.sqrt(parents + number)
+            scores: Array = values + weight[:, None] * prior / (1 + visits)
+            return scores
+
+        return in_turn(self.parallel, child_visits, score)
+
+    def _visits(self, trees: SearchTrees, at: Array) -> Array:
+        """Return N(s) [n]."""
+        visits: Array = trees.visits.take(at)
+        return visits if self.own_visit else visits - 1.0
+
+    def _weight(self, visits: Array) -> Array:
+        """Return c [n] of visits N(s) [n]."""
+        weight: Array = self.c1 + np.log1p((visits + 1) / self.c2)
         return weight
 
     def values(self, trees: SearchTrees, at: Array) -> Array:
         """Return Q̃ of each action [n, A] in nodes [n]."""
-        expanded = trees.child_visits[at] > 0
+        _, q, visits = trees.edges(at)
+        return self._values(trees, at, q, visits > 0)
+
+    def _values(self, trees: SearchTrees, at: Array, q: Array, expanded: Array) -> Array:
         low, high = trees.bounds(at)
         width = np.maximum(high - low, self.smallest_range)
-        values = (trees.q[at] - low[:, None]) / width[:, None]
+        values = (q - low[:, None]) / width[:, None]
         if isinstance(self.unexpanded, str):
             other = _summary(values, expanded, (trees.value[at] - low) / width, self.unexpanded)[:, None]
         else:
@@ -128,16 +176,17 @@ class Puct(Search):
 
     def regularized_policy(self, trees: SearchTrees, at: Array) -> Array:
         """Return π̄ [n, A] in nodes [n]."""
-        prior, values = trees.prior[at], self.values(trees, at)
-        weight = self._weight(trees, at) / np.sqrt(trees.visits[at])
-        if self.unexpanded != "none":
-            return regularized_policy(prior, values, weight, self.divergence)
-        expanded = trees.child_visits[at] > 0
-        known = prior * expanded
-        policy = regularized_policy(shares(known), values, weight, self.divergence)
-        policy *= known.sum(1, keepdims=True)
-        policy[~expanded] = prior[~expanded]
-        return policy
+        prior, q, child_visits = trees.edges(at)
+        expanded = child_visits > 0
+        values, visits = self._values(trees, at, q, expanded), self._visits(trees, at)
+        weight = self._weight(visits) / np.sqrt(np.maximum(visits, 1.0))
+        if self.unexpanded == "none":
+            known = prior * expanded
+            policy = regularized_policy(shares(known), values, weight, self.divergence)
+            policy = np.where(expanded, policy * known.sum(1, keepdims=True), prior)
+        else:
+            policy = regularized_policy(prior, values, weight, self.divergence)
+        return policy if self.own_visit else np.where(visits[:, None] > 0, policy, shares(prior > 0))
 
 
 def _summary(values: Array, expanded: Array, parent: Array, rule: str) -> Array:

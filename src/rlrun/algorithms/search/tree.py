@@ -1,4 +1,4 @@
-"""Search trees as arrays: many trees grow at once, one node each in a simulation.
+"""Search trees as arrays: many trees grow at once, each by one simulation or by several at a time.
 
     select:   from the root, take the action that a rule chooses, until it leads to no node yet
     expand:   the model says what follows: reward r, discount γ, a prior P over actions, and a value v
@@ -7,6 +7,9 @@
 (Schrittwieser et al. 2020, arXiv 1911.08265, appendix B.) Rewards and values are those of who moves. So γ is negative
 where the other player moves next. It is 0 where the game is over: a tree ends there, and the same end is backed up
 again. Python loops over simulations and levels of the trees, never over trees.
+
+A rule chooses for a node again when something that it reads has changed: a simulation passed the node, or the bounds
+of its tree are wider. So to select is to follow rows, and the rule runs once a simulation for all levels.
 """
 
 from abc import ABC, abstractmethod
@@ -15,10 +18,12 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from rlrun.core.errors import ConfigError, require_one_of, require_whole
 from rlrun.core.spaces import map_tree, put_rows, take_rows
 from rlrun.core.typing import Array, Tree
 
 Bounds = tuple[float, float]
+EXPANSIONS = ("one", "root", "all")
 
 
 class Node(NamedTuple):
@@ -46,127 +51,232 @@ class Model(Protocol):
         """Return the nodes that follow actions [n] in states [n, …]."""
 
 
+Rule = Callable[["SearchTrees", Array], Array]
+
+
 class SearchTrees:
-    """N trees of up to M nodes, node m of tree i in row i · M + m of all arrays; the root is the first one.
+    """N trees. Row i of all arrays is the root of tree i; nodes of all trees follow in the order of their expansion.
+
+    R is the number of rows. The last row is no node: what is -1 points there, and paths that are over stay there.
 
     Args:
         root: of all trees.
-        simulations: M - 1.
+        simulations: of each tree.
         depth: actions from the root to a node, at most.
         bounds: of values for who moves at the root, known before. Values beyond widen them.
+        parallel: simulations at a time, k.
+        expand: one: a simulation adds the node that it ends at; root: the same, after all children of the root; all:
+            a simulation adds all children of the node that it ends at, and so does the root before.
 
     Attributes:
-        state: of the model, a tree of arrays [N · M, …].
-        prior: [N · M, A].
-        child: the row that an action leads to [N · M, A], -1 for none.
-        child_visits: simulations that took an action [N · M, A].
-        q: value of an action that was taken, for who took it [N · M, A].
-        visits: simulations that passed a node or ended there [N · M], and the one that made the root.
-        value: mean of their returns, for who moves [N · M].
-        raw: value by the model [N · M].
-        level: actions from the root [N · M].
-        sign: 1 where who moves at the root moves here, -1 where the other one does [N · M].
+        used: rows of nodes so far, the first ones.
+        state: of the model, a tree of arrays [R, …].
+        tree: that a node belongs to [R].
+        prior: [R, A].
+        child: the row that an action leads to [R, A], -1 for none.
+        child_visits: simulations that took an action [R, A].
+        q: value of an action that was taken, for who took it [R, A].
+        visits: simulations that passed a node or ended there [R], and the one that made a root.
+        value: mean of their returns, for who moves [R].
+        raw: value by the model [R].
+        level: actions from the root [R].
+        sign: 1 where who moves at the root moves here, -1 where the other one does [R].
         gumbel: noise of actions at the root, of searches that have one [N, A].
     """
 
-    def __init__(self, root: Node, simulations: int, depth: int | None = None, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self,
+        root: Node,
+        simulations: int,
+        depth: int | None = None,
+        bounds: Bounds | None = None,
+        *,
+        parallel: int = 1,
+        expand: str = "one",
+    ) -> None:
         count, actions = root.logits.shape
-        self.simulations, self.size, self.depth = simulations, simulations + 1, depth
-        nodes = count * self.size
-        self.roots = np.arange(count) * self.size
-        self.state = map_tree(lambda leaf: np.zeros((nodes, *leaf.shape[1:]), leaf.dtype), root.state)
-        self.prior, self.q = np.zeros((2, nodes, actions))
-        self.child_visits = np.zeros((nodes, actions), np.int64)
-        self.child = np.full((nodes, actions), -1)
-        self.value, self.raw, self._reward, self._discount = np.zeros((4, nodes))
-        self.visits, self.level, self._parent, self._action = np.zeros((4, nodes), np.int64)
-        self.sign = np.ones(nodes)
-        self._inner = np.zeros(nodes, np.bool_)  # whether a simulation may go on from a node
+        self.simulations, self.depth, self.parallel, self.expand = simulations, depth, parallel, expand
+        nodes = {"one": simulations, "root": simulations + actions, "all": (simulations + 1) * actions}[expand]
+        rows = count * (1 + nodes) + 1
+        self.actions, self.roots = actions, np.arange(count)
+        self.used = 0
+        self.state = map_tree(lambda leaf: np.zeros((rows, *leaf.shape[1:]), leaf.dtype), root.state)
+        self._edges = np.zeros((rows, 3, actions))  # one array, as one look-up is quicker than three
+        self.prior, self.q, self.child_visits = (self._edges[:-1, part] for part in range(3))
+        self.child = np.full((rows, actions), -1)
+        self.value, self.raw, self._total, self._reward = np.zeros((4, rows))
+        self.visits = np.zeros(rows)
+        self._discount, self.sign = np.ones((2, rows))
+        self._taker = np.full(rows, np.nan)  # sign of who took the action that led here; comparisons skip nan
+        self.tree, self.level, self._edge = np.zeros((3, rows), np.int64)
+        self.level[-1], self._edge[-1] = 1, -3 * actions
+        self._inner = np.zeros(rows, np.bool_)  # whether a simulation may go on from a node
+        self._best = np.zeros((rows, parallel), np.int64)
+        self._next = np.full((rows, parallel), -1)
         self.gumbel = np.zeros((count, actions))
-        self._write(self.roots, root)
-        self.visits[self.roots], self.value[self.roots] = 1, root.value
+        self.tree[:count] = self.roots
+        self._write(root)
+        self.visits[:count] = self.visits[-1] = 1.0
+        self._total[:count] = self.value[:count] = root.value
         low, high = bounds or (np.inf, -np.inf)
         self._low, self._high = np.minimum(root.value, low), np.maximum(root.value, high)
+        self._two_sided = False
 
     @property
     def root_visits(self) -> Array:
         """Simulations that took each action at the root: [N, A]."""
-        visits: Array = self.child_visits[self.roots]
+        visits: Array = self.child_visits[: len(self.roots)].astype(np.int64)
         return visits
 
     @property
     def root_value(self) -> Array:
         """Mean of all returns at the root: [N]."""
-        value: Array = self.value[self.roots]
+        value: Array = self.value[: len(self.roots)].copy()
         return value
+
+    def edges(self, at: Array) -> tuple[Array, Array, Array]:
+        """Return priors, values and visits of the actions in nodes [n], each [n, A]."""
+        rows = self._edges.take(at, 0)
+        return rows[:, 0], rows[:, 1], rows[:, 2]
 
     def bounds(self, at: Array) -> tuple[Array, Array]:
         """Return the least and the largest value of the tree of each node [n], for who moves there."""
-        row, mine = at // self.size, self.sign[at] > 0
-        low, high = self._low[row], self._high[row]
+        tree = self.tree.take(at)
+        low, high = self._low.take(tree), self._high.take(tree)
+        if not self._two_sided:
+            return low, high
+        mine = self.sign.take(at) > 0
         return np.where(mine, low, -high), np.where(mine, high, -low)
 
-    def grow(self, model: Model, choose: Callable[["SearchTrees", Array], Array]) -> None:
+    def grow(self, model: Model, rule: Rule) -> None:
         """Run all simulations.
 
-        choose: called with these trees and nodes [n], all of one level; returns the action of each.
+        rule: called with these trees and nodes [n]; returns the actions that the next k simulations take there [n, k].
         """
-        for number in range(1, self.size):
-            leaf, action = self._select(choose)
-            rows = np.flatnonzero(action >= 0)
-            if len(rows):
-                parent, new = leaf[rows], self.roots[rows] + number
-                self._expand(model, parent, action[rows], new)
-                leaf[rows] = new
-            self._back_up(leaf)
+        if self.expand != "one":
+            self._back_up(self.roots[None], self._expand_all(model, self.roots), float(self.actions))
+        self._choose(rule, np.arange(self.used))
+        for after in range(self.parallel, self.simulations + 1, self.parallel):
+            before = self._low, self._high
+            path, leaf, action = self._select()
+            if self.expand == "all":
+                gain, weight = self._expand_all(model, leaf), float(self.actions)
+            else:
+                path.append(self._expand(model, leaf, action))
+                gain, weight = self.raw.take(np.where(path[-1] < 0, leaf, path[-1])), 1.0
+            rows = np.array(path)
+            self._back_up(rows, gain, weight)
+            if after < self.simulations:
+                self._choose(rule, self._changed(rows, *before))
 
-    def _select(self, choose: Callable[["SearchTrees", Array], Array]) -> tuple[Array, Array]:
-        """Return the last node of each path [N], and the action to be expanded there [N]: -1 for none."""
-        node, action = self.roots.copy(), np.full(len(self.roots), -1)
-        rows = np.flatnonzero(self._inner[node])
-        while len(rows):
-            at = node[rows]
-            chosen = choose(self, at)
-            child = self.child[at, chosen]
-            new = child < 0
-            action[rows[new]] = chosen[new]
-            rows, child = rows[~new], child[~new]
-            node[rows] = child
-            rows = rows[self._inner[child]]
-        return node, action
+    def _select(self) -> tuple[list[Array], Array, Array]:
+        """Return the nodes of each path, level by level [N k], its last node [N k], and the action there [N k]."""
+        k = self.parallel
+        leaf = self.roots.repeat(k)
+        path, place = [leaf], leaf if k == 1 else self._place(leaf)
+        while True:
+            node = self._next.take(place)
+            goes_on = node >= 0
+            if not goes_on.any():
+                return path, leaf, self._best.take(place)
+            path.append(node)
+            leaf = np.where(goes_on, node, leaf)
+            place = leaf if k == 1 else np.where(goes_on, self._place(node), place)
 
-    def _expand(self, model: Model, parent: Array, action: Array, new: Array) -> None:
-        after = model(take_rows(self.state, parent), action)
-        self.child[parent, action] = new
-        self._parent[new], self._action[new], self.level[new] = parent, action, self.level[parent] + 1
-        self.sign[new] = np.where(after.discount < 0, -self.sign[parent], self.sign[parent])
-        self._write(new, after)
+    def _place(self, node: Array) -> Array:
+        """Return where each path reads its choice: the second path in a node reads the second one, and so on [N k]."""
+        k = self.parallel
+        nodes = node.reshape(-1, k)
+        same = nodes[:, :, None] == nodes[:, None, :]
+        place: Array = node * k + (same & np.tri(k, k, -1, np.bool_)).sum(2).ravel()
+        return place
 
-    def _write(self, at: Array, node: Node) -> None:
+    def _expand(self, model: Model, leaf: Array, action: Array) -> Array:
+        """Add a node below each leaf [n] that may have one; return its row [n], -1 for none."""
+        rows = np.flatnonzero(self._inner.take(leaf))
+        end = np.full(len(leaf), -1)
+        if self.parallel == 1:
+            end[rows] = self._add(model, leaf[rows], action[rows])
+        else:
+            key, same = np.unique(leaf[rows] * self.actions + action[rows], return_inverse=True)
+            end[rows] = self._add(model, *np.divmod(key, self.actions))[same]
+        return end
+
+    def _expand_all(self, model: Model, leaf: Array) -> Array:
+        """Add all children of each leaf [n] that may have some; return their mean by the prior, or the leaf's value."""
+        grows = self._inner.take(leaf)
+        rows, action = np.nonzero((self.prior[leaf] > 0) & grows[:, None])
+        new = self._add(model, leaf[rows], action)
+        self.visits[new] = 1.0
+        self._total[new] = self.value[new] = self.raw[new]
+        self._put(new, self._reward[new] + self._discount[new] * self.raw[new])
+        prior, q, _ = self.edges(leaf)
+        gain: Array = np.where(grows, (prior * q).sum(1), self.raw[leaf])
+        return gain
+
+    def _add(self, model: Model, parent: Array, action: Array) -> Array:
+        """Add the nodes that follow actions [n] in parents [n]; return their rows [n]."""
+        new = np.arange(self.used, self.used + len(parent))
+        if len(new):
+            after = model(take_rows(self.state, parent), action)
+            at, edge = slice(self.used, self.used + len(new)), parent * self.actions + action
+            self.child.ravel()[edge] = new
+            self._edge[at] = edge + parent * 2 * self.actions
+            self.level[at], self.tree[at] = self.level.take(parent) + 1, self.tree.take(parent)
+            self._taker[at] = self.sign[at] = self.sign.take(parent)
+            other = np.asarray(after.discount) < 0
+            if other.any():
+                self._two_sided = True
+                self.sign[at] = np.where(other, -self.sign[at], self.sign[at])
+            self._write(after)
+        return new
+
+    def _write(self, node: Node) -> None:
+        at = slice(self.used, self.used + len(node.value))
         put_rows(self.state, at, node.state)
         self.prior[at] = softmax(node.logits)
         self.raw[at], self._reward[at], self._discount[at] = node.value, node.reward, node.discount
-        self._inner[at] = node.discount != 0
+        self._inner[at] = self._discount[at] != 0
         if self.depth is not None:
             self._inner[at] &= self.level[at] < self.depth
+        self.used = at.stop
 
-    def _back_up(self, node: Array) -> None:
-        gain = self.raw[node]
-        while True:
-            self.visits[node] += 1
-            self.value[node] += (gain - self.value[node]) / self.visits[node]
-            below = self.level[node] > 0
-            node = node[below]
-            if not len(node):
-                return
-            parent, action, factor = self._parent[node], self._action[node], self._discount[node]
-            q = self._reward[node] + factor * self.value[node]
-            gain = self._reward[node] + factor * gain[below]
-            self.q[parent, action] = q
-            self.child_visits[parent, action] += 1
-            row, seen = node // self.size, self.sign[parent] * q
-            self._low[row], self._high[row] = np.minimum(self._low[row], seen), np.maximum(self._high[row], seen)
-            node = parent
+    def _back_up(self, path: Array, gain: Array, weight: float) -> None:
+        """Count returns at all nodes of paths [L, n], which have a gain [n] behind the last one, `weight` times."""
+        reward, discount = self._reward.take(path), self._discount.take(path)
+        gains = np.empty(path.shape)
+        for level in range(len(path) - 1, -1, -1):
+            gains[level] = gain
+            gain = reward[level] + discount[level] * gain
+        at = path.ravel()
+        np.add.at(self.visits, at, weight)
+        np.add.at(self._total, at, weight * gains.ravel())
+        value = self._total.take(path) / self.visits.take(path)
+        self.value[path] = value
+        self._put(path[1:], reward[1:] + discount[1:] * value[1:])
+
+    def _put(self, at: Array, q: Array) -> None:
+        """Write values and visits of nodes to the actions that lead there, and widen the bounds of their trees."""
+        edge, flat = self._edge.take(at), self._edges.ravel()
+        flat[edge + self.actions] = q
+        flat[edge + 2 * self.actions] = self.visits.take(at)
+        self._low, self._high = self._low.copy(), self._high.copy()
+        tree, seen = self.tree.take(at).ravel(), (self._taker.take(at) * q).ravel()
+        np.fmin.at(self._low, tree, seen)
+        np.fmax.at(self._high, tree, seen)
+
+    def _changed(self, path: Array, low: Array, high: Array) -> Array:
+        """Return the nodes of paths, and all nodes of trees whose bounds are wider than those before."""
+        nodes = path.ravel() if self.parallel == 1 else np.unique(path)
+        wider = (self._low < low) | (self._high > high)
+        if not wider.any():
+            return nodes
+        return np.concatenate([nodes, np.flatnonzero(wider.take(self.tree[: self.used]))])
+
+    def _choose(self, rule: Rule, at: Array) -> None:
+        best = rule(self, at)
+        self._best[at] = best
+        self._next[at] = self.child.take(at[:, None] * self.actions + best)
 
 
 class Search(ABC):
@@ -189,6 +299,38 @@ class Search(ABC):
 
         temperature: one or [N]; 0: the best ones, each as likely.
         """
+
+
+def require_size(simulations: int, depth: int | None, parallel: int, expand: str = "one") -> None:
+    """Refuse wrong numbers of a search.
+
+    Raises:
+        ConfigError: a number is out of range, or two of them do not fit together.
+    """
+    require_whole("simulations", simulations, 1)
+    require_whole("depth", 1 if depth is None else depth, 1)
+    require_whole("parallel", parallel, 1)
+    require_one_of("expand", expand, EXPANSIONS)
+    if simulations % parallel:
+        below = simulations // parallel * parallel
+        near = f"{below} or {below + parallel}" if below else str(parallel)
+        raise ConfigError(f"simulations: wanted a multiple of parallel={parallel}, such as {near}, got {simulations}")
+    if expand == "all" and parallel > 1:
+        raise ConfigError(f"parallel: wanted 1 where expand=all adds all children at a time, got {parallel}")
+
+
+def in_turn(times: int, visits: Array, score: Callable[[Array, int], Array]) -> Array:
+    """Return the action of the highest score, several times: [n, times]. Each one counts as a visit to the next.
+
+    visits: before [n, A].
+    score: of visits [n, A], and of how many actions were taken in turn; returns [n, A].
+    """
+    actions, visits = np.empty((len(visits), times), np.int64), visits.copy()
+    for number in range(times):
+        actions[:, number] = best = score(visits, number).argmax(1)
+        if number < times - 1:
+            visits[np.arange(len(visits)), best] += 1.0
+    return actions
 
 
 def softmax(logits: Array) -> Array:
