@@ -281,3 +281,25 @@ def smoothed_bins(target: Tensor, count: int, *, least: float, largest: float, d
     edges = torch.linspace(least, largest, count + 1, device=target.device, dtype=target.dtype)
     below: Tensor = torch.special.ndtr((edges - target.clamp(least, largest).unsqueeze(-1)) / deviation)  # [..., K + 1]
     return (below[..., 1:] - below[..., :-1]) / (below[..., -1:] - below[..., :1])
+
+
+def log_gamma_quantile(shape: Tensor, probability: Tensor) -> Tensor:
+    """Return the logarithm of quantiles of gamma distributions of scale 1 [...], however near to 0 shapes are.
+
+    By Newton's method for log P(shape, exp(y)) = log(probability). The left side is concave and increases with y, and
+    P(a, x) ≤ x^a / Γ(a + 1) gives a beginning to the left of the answer.
+
+    shape: [...] above 0; probability: [...] from 0 to 1.
+    """
+    shape, wanted = shape.double(), probability.double().clamp(1e-300, 1.0 - 2.0**-53).log()
+    constant = torch.lgamma(shape + 1.0)
+    y = (wanted + constant) / shape
+    for _ in range(100):
+        x = y.exp()
+        first = shape * y - constant  # of the series of log P, exact for small x, of which P itself may be 0
+        reached = torch.where(y < -20.0, first, torch.special.gammainc(shape, x.clamp_min(1e-9)).log())
+        gap = wanted - reached
+        if (gap <= 1e-9 * wanted.abs() + 1e-15).all():
+            break
+        y = y + gap * (reached + x - first).exp() / shape
+    return y

@@ -1,20 +1,29 @@
 """Tree search over a model, given or learned, and games that are played by it."""
 
+from rlrun.algorithms.search.candidates import chosen_candidates, drawn_candidates, likeliest_candidates
 from rlrun.algorithms.search.gumbel import Gumbel
 from rlrun.algorithms.search.player import Playouts, SearchPlayer, SimulatorModel, unknown
 from rlrun.algorithms.search.puct import Puct
+from rlrun.algorithms.search.samplers import ActionSampler, BestOrDraw, Draw, PersistentDraw
 from rlrun.algorithms.search.tree import Model, Node, Search, SearchTrees, pick
 
 __all__ = [
+    "ActionSampler",
+    "BestOrDraw",
+    "Draw",
     "Gumbel",
     "Model",
     "Node",
+    "PersistentDraw",
     "Playouts",
     "Puct",
     "Search",
     "SearchPlayer",
     "SearchTrees",
     "SimulatorModel",
+    "chosen_candidates",
+    "drawn_candidates",
+    "likeliest_candidates",
     "pick",
     "unknown",
 ]
