@@ -1,15 +1,20 @@
 """Rules of games, their opponents, and games as environments."""
 
+from contextlib import closing
+from functools import partial
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, MultiBinary
+from gymnasium.wrappers import FilterObservation
 
-from rlrun.core.errors import ConfigError
-from rlrun.core.spaces import take_rows
-from rlrun.env import Simulator, make
+from rlrun.core.errors import ConfigError, RequestError
+from rlrun.core.spaces import leaves, take_rows
+from rlrun.env import Simulator, make, rules_of
 from rlrun.env.match import Match, Matches
-from rlrun.env.simulator import Move, drawn, lookahead, opponent_of, solve, uniform
+from rlrun.env.simulator import Move, Positions, drawn, lookahead, opponent_of, solve, uniform
 from rlrun.env.toys import ConnectFour, RiskyBranch, TicTacToe
+from rlrun.nn import Encoder, Normalizer
 
 TICTACTOE, FOUR = TicTacToe.rules, ConnectFour.rules
 WINS = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
@@ -298,6 +303,59 @@ def test_both_sides_are_played_without_an_opponent():
         observation, reward, terminated, _, info = env.step(move)
         total.append(reward)
     assert (total, terminated, info) == ([0, 0, 0, 0, 1], True, {})
+
+
+@pytest.mark.parametrize("rules", [FOUR, NimMatch.rules], ids=["stones", "array"])
+def test_a_search_goes_on_from_the_position_in_observations(rules):
+    matches, positions = Matches(rules, 6, opponent=None, rules_state=True), Positions(rules)
+    observation, _ = matches.reset(seed=0)
+    for _ in range(3):
+        assert matches.single_observation_space.contains(take_rows(observation, 0))
+        state = positions.of(observation)
+        assert all(map(np.array_equal, *(list(flat(tree)) for tree in (state, matches._state))))
+        seen = rules.observe(state, rules.turn(state))
+        assert {name: observation[name].tolist() for name in seen} == {name: seen[name].tolist() for name in seen}
+        observation, *_ = matches.step(drawn(rules.legal(state), np.linspace(0.0, 0.9, 6)))
+
+
+def flat(tree):
+    return tree.values() if isinstance(tree, dict) else [tree]
+
+
+def test_networks_do_not_see_the_position():
+    spaces = make(target="rlrun.env.toys.TicTacToe", kwargs={"rules_state": True}).spaces
+    assert [path for path, _ in leaves(spaces.observation)] == ["action_mask", "observation", "rules_state"]
+    assert Encoder(spaces).size == 18
+    assert Normalizer(spaces).leaves == ("observation",)
+
+
+@pytest.mark.parametrize("vectorization", ["native", "sync", "async"])
+def test_rules_are_those_of_the_game(vectorization):
+    env = make(target="rlrun.env.toys.TicTacToe", vectorization=vectorization, kwargs={"rules_state": True})
+    with closing(env):
+        assert rules_of(env).lines.tolist() == TICTACTOE.lines.tolist()
+        env.end()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"id": "CartPole-v1"}, "^env: 'cartpole' has no rules to search by; wanted a game, as env=tictactoe"),
+        ({"id": "CartPole-v1", "kwargs": {"rules_state": True}}, "^env.kwargs.rules_state: .* search by rules wants a"),
+        ({"target": "rlrun.env.toys.TicTacToe"}, "^env.kwargs.rules_state: wanted true"),
+        (
+            {
+                "target": "rlrun.env.toys.TicTacToe",
+                "kwargs": {"rules_state": True},
+                "wrappers": [partial(FilterObservation, filter_keys=["rules_state"])],
+            },
+            "^env.wrappers: a search sees {.*observation: Box.* leave out wrappers that change observations",
+        ),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(options, message):
+    with pytest.raises(RequestError, match=message):
+        rules_of(make(**options))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from rlrun.collect.agents import initial_state
 from rlrun.commands.fork.parents import find
 from rlrun.commands.load import Policy, load
 from rlrun.core.errors import ConfigError, RequestError, RunDirError
+from rlrun.core.spaces import RULES_STATE
 from rlrun.core.typing import Array, Tree
-from rlrun.env.simulator import NAMES, Move, Simulator, opponent_of
+from rlrun.env.simulator import NAMES, Move, Positions, Simulator, opponent_of
 from rlrun.export.opening import is_export
 from rlrun.runs.trust import require_remembered, said_by
 
@@ -69,8 +70,9 @@ class RunPlayer:
 
     def begin(self, rules: Simulator, count: int) -> Tree:
         policy = self._loaded()
+        shown = self._shown(rules, policy).observation_space
         for role, own, here in (
-            ("observations", policy.observation_space, rules.observation_space),
+            ("observations", policy.observation_space, shown),
             ("moves", getattr(policy.action_space, "n", None), rules.actions),
         ):
             if own != here:
@@ -78,8 +80,13 @@ class RunPlayer:
         return initial_state(policy.agent, count)
 
     def __call__(self, rules: Simulator, state: Tree, draws: Array, memory: Tree) -> Move:
-        observation = rules.observe(state, rules.turn(state))
-        return Move(*self._loaded().predict(observation, memory))
+        policy = self._loaded()
+        return Move(*policy.predict(self._shown(rules, policy).observe(state, rules.turn(state)), memory))
+
+    @staticmethod
+    def _shown(rules: Simulator, policy: Policy) -> Simulator | Positions:
+        """Return what gives a policy's observations, which have the position where it searches."""
+        return Positions(rules) if RULES_STATE in getattr(policy.observation_space, "spaces", {}) else rules
 
     def _loaded(self) -> Policy:
         if self._policy is None:

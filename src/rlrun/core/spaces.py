@@ -174,13 +174,15 @@ class Spaces:
 
 
 ACTION_MASK = "action_mask"  # a part of observations: a flag for each choice, whether it is allowed
+RULES_STATE = "rules_state"  # likewise, the bytes of a game's position, from which a search goes on
+UNSEEN = (ACTION_MASK, RULES_STATE)
 
 
 def without_mask(space: Space) -> Space:
-    """Return what networks see of an observation: all but its action mask."""
-    if not isinstance(space, Composite) or ACTION_MASK not in space.parts or len(space.parts) == 1:
+    """Return what networks see of an observation: all but its action mask and the state of a game's rules."""
+    if not isinstance(space, Composite) or not space.parts.keys() - UNSEEN or not space.parts.keys() & {*UNSEEN}:
         return space
-    return Composite({name: part for name, part in space.parts.items() if name != ACTION_MASK})
+    return Composite({name: part for name, part in space.parts.items() if name not in UNSEEN})
 
 
 def with_parts(space: Space, names: Sequence[str | int], *, place: str) -> Space:

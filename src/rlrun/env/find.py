@@ -14,6 +14,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, load_env_creator, parse_env_id, registry
 
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean
+from rlrun.core.spaces import RULES_STATE
 
 _messages = logging.getLogger("rlrun")
 
@@ -28,6 +29,7 @@ _NEEDS = {
     "gymnasium.envs.box2d": ("Box2D", "box2d"),
     "gymnasium.envs.mujoco": ("mujoco", "mujoco"),
 }
+NO_GAME = "; a search by rules wants a game, as env=tictactoe, or a rlrun.env.Match of yours (docs/games.md)"
 
 
 def spec_of(id: str) -> EnvSpec:
@@ -157,7 +159,8 @@ def construct(place: str, creator: Callable[..., Any], kwargs: dict[str, Any]) -
     if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values()):
         for name in map(str, kwargs):
             if name not in accepted:
-                raise BuildError(f"env.kwargs.{name}: {place} takes no such argument{did_you_mean(name, accepted)}")
+                hint = NO_GAME if name == RULES_STATE else did_you_mean(name, accepted)
+                raise BuildError(f"env.kwargs.{name}: {place} takes no such argument{hint}")
     missing = [
         name
         for name, parameter in accepted.items()

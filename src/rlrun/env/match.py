@@ -11,9 +11,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlrun.core.errors import ConfigError, RlrunError, require_one_of, require_whole
-from rlrun.core.spaces import map_tree, put_rows, take_rows
+from rlrun.core.spaces import RULES_STATE, describe, leaves, map_tree, put_rows, take_rows
 from rlrun.core.typing import Array, Tree
-from rlrun.env.simulator import Opponent, Simulator, drawn, mixed, opponent_of, uniform
+from rlrun.env.simulator import Opponent, Positions, Simulator, drawn, mixed, opponent_of, uniform
+from rlrun.env.spaces import from_gymnasium
+from rlrun.env.vector import Env
 
 SIDES = ("first", "second")
 Side = Literal["both", "first", "second"]
@@ -31,12 +33,20 @@ class Matches(VectorEnv[Any, Any, Any]):
             or an `rlrun.env.Opponent`. None: each step is a move of the player to move, who has its reward.
         side: of the agent: first, second, or both: second in games of odd seeds.
         opening: random moves at the begin of a game, which do not end it. Seeds 2k and 2k + 1 have the same ones.
+        rules_state: observations have the position, too, as `Positions` puts it there.
 
     A forbidden move loses at once: reward -1. The info has the agent's `side`, where there is an opponent.
     """
 
     def __init__(
-        self, rules: Simulator, num_envs: int, *, opponent: Any = "random", side: Side = "both", opening: int = 0
+        self,
+        rules: Simulator,
+        num_envs: int,
+        *,
+        opponent: Any = "random",
+        side: Side = "both",
+        opening: int = 0,
+        rules_state: bool = False,
     ) -> None:
         require_one_of("env.kwargs.side", side, ("both", *SIDES))
         require_whole("env.kwargs.opening", opening, 0)
@@ -44,7 +54,8 @@ class Matches(VectorEnv[Any, Any, Any]):
             raise ConfigError(f"env.kwargs.opponent: {type(rules).__name__} is for one player; null")
         self.rules, self.num_envs, self.side, self.opening = rules, num_envs, side, opening
         self.metadata = {"render_modes": ["ansi"], "autoreset_mode": AutoresetMode.DISABLED, "seeds_each": True}
-        self.single_observation_space = deepcopy(rules.observation_space)
+        self._shown = Positions(rules) if rules_state else rules
+        self.single_observation_space = deepcopy(self._shown.observation_space)
         self.single_action_space = Discrete(rules.actions)
         for space in (self.single_observation_space, self.single_action_space):
             space.seed(0)
@@ -145,7 +156,7 @@ class Matches(VectorEnv[Any, Any, Any]):
 
     def _observed(self) -> Tree:
         player = self._agent if self._opponent is not None else np.maximum(self.rules.turn(self._state), 0)
-        return self.rules.observe(self._state, player)
+        return self._shown.observe(self._state, player)
 
     def _info(self) -> dict[str, Any]:
         return {} if self._opponent is None else {"side": np.array(SIDES)[self._agent]}
@@ -189,26 +200,37 @@ class Matches(VectorEnv[Any, Any, Any]):
 class Match(gymnasium.Env[Any, Any]):
     """One game; a subclass names its rules. With `env.vectorization=native` many are played at once: `Matches`.
 
-    opponent, side, opening: as of `Matches`.
+    opponent, side, opening, rules_state: as of `Matches`.
     """
 
     rules: ClassVar[Simulator]
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 2}  # type: ignore[misc]
 
     def __init__(
-        self, opponent: Any = "random", side: Side = "both", opening: int = 0, render_mode: str | None = None
+        self,
+        opponent: Any = "random",
+        side: Side = "both",
+        opening: int = 0,
+        rules_state: bool = False,
+        render_mode: str | None = None,
     ) -> None:
-        self.games = Matches(self.rules, 1, opponent=opponent, side=side, opening=opening)
+        self.games = Matches(self.rules, 1, opponent=opponent, side=side, opening=opening, rules_state=rules_state)
         self.render_mode = render_mode
         self.observation_space = self.games.single_observation_space
         self.action_space = self.games.single_action_space
 
     @classmethod
     def vector_entry_point(
-        cls, num_envs: int, opponent: Any = "random", side: Side = "both", opening: int = 0
+        cls,
+        num_envs: int,
+        opponent: Any = "random",
+        side: Side = "both",
+        opening: int = 0,
+        rules_state: bool = False,
     ) -> Matches:
         """Return `num_envs` games that are played at once."""
-        return Matches(cls.rules, num_envs, opponent=opponent, side=side, opening=opening)
+        options: dict[str, Any] = {"opponent": opponent, "side": side, "opening": opening}
+        return Matches(cls.rules, num_envs, **options, rules_state=rules_state)
 
     @property
     def plays_both(self) -> bool:
@@ -234,3 +256,26 @@ class Match(gymnasium.Env[Any, Any]):
 
 def _first(info: dict[str, Sequence[Any]]) -> dict[str, Any]:
     return {name: str(values[0]) for name, values in info.items()}
+
+
+def rules_of(env: Env) -> Simulator:
+    """Return the rules of a game, for a search that goes on from the positions in its observations.
+
+    Raises:
+        ConfigError: it is no game, or its observations are not what the rules show, with the position.
+    """
+    rules = env.rules
+    if not isinstance(rules, Simulator):
+        raise ConfigError(
+            f"env: '{env.name}' has no rules to search by; wanted a game, as env=tictactoe, or a rlrun.env.Match of "
+            "yours (docs/games.md)"
+        )
+    space, wanted = env.spaces.observation, from_gymnasium(Positions(rules).observation_space, "the observation space")
+    if RULES_STATE not in dict(leaves(space)):
+        raise ConfigError("env.kwargs.rules_state: wanted true: a search goes on from the position in observations")
+    if describe(space) != describe(wanted):
+        raise ConfigError(
+            f"env.wrappers: a search sees {describe(wanted)}, as the rules show it, and the environment gives "
+            f"{describe(space)}; leave out wrappers that change observations"
+        )
+    return rules

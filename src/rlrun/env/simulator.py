@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.core.spaces import map_tree, row_count, take_rows
+from rlrun.core.spaces import RULES_STATE, map_tree, row_count, take_rows
 from rlrun.core.typing import Array, Tree
 
 NAMES = ("random", "perfect")  # of opponents
@@ -52,6 +52,56 @@ class Simulator(ABC):
     @abstractmethod
     def observe(self, state: Tree, player: Array) -> Tree:
         """Return what players [N] see of the positions, also of those that are over: a tree of arrays [N, …]."""
+
+
+class Positions:
+    """Observations of a game that have the state of its rules, too, as bytes in the part `rules_state`.
+
+    Networks do not read that part; a search goes on from it.
+
+    Args:
+        rules: of the game.
+
+    Attributes:
+        observation_space: Gymnasium's, of one observation.
+    """
+
+    def __init__(self, rules: Simulator) -> None:
+        self.rules, space = rules, rules.observation_space
+        self._first = rules.initial(np.zeros(1, np.uint64))
+        size = packed(self._first).shape[1]
+        parts = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else {"observation": space}
+        state = gymnasium.spaces.Box(0, 255, (size,), np.uint8)
+        self.observation_space = gymnasium.spaces.Dict({**parts, RULES_STATE: state})
+
+    def observe(self, state: Tree, player: Array) -> dict[str, Any]:
+        """Return what players [N] see of positions, and these themselves."""
+        return {**self.seen(state, player), RULES_STATE: packed(state)}
+
+    def seen(self, state: Tree, player: Array) -> dict[str, Any]:
+        """Return the part of observations that networks see."""
+        seen = self.rules.observe(state, player)
+        return seen if isinstance(seen, dict) else {"observation": seen}
+
+    def of(self, observation: Tree) -> Tree:
+        """Return the positions [N, …] of observations."""
+        rows, begin = observation[RULES_STATE], 0
+
+        def leaf_of(like: Array) -> Array:
+            nonlocal begin
+            end = begin + like.nbytes
+            flat, begin = np.ascontiguousarray(rows[:, begin:end]), end
+            leaf: Array = flat.view(like.dtype).reshape(len(rows), *like.shape[1:])
+            return leaf
+
+        return map_tree(leaf_of, self._first)
+
+
+def packed(state: Tree) -> Array:
+    """Return each position as bytes [N, K]."""
+    parts: list[Array] = []
+    map_tree(lambda leaf: parts.append(_bytes(leaf)), state)
+    return np.concatenate(parts, 1)
 
 
 def uniform(seeds: Array, number: Array | int) -> Array:
@@ -250,9 +300,7 @@ def solve(rules: Simulator) -> Solution:
 
 def _keys(state: Tree) -> Array:
     """Return each position as bytes [N], all of one length."""
-    parts: list[Array] = [np.ones((row_count(state), 1), np.uint8)]
-    map_tree(lambda leaf: parts.append(_bytes(leaf)), state)
-    rows = np.concatenate(parts[::-1], 1)  # ones at the end, as numpy drops zeros there
+    rows = np.concatenate((packed(state), np.ones((row_count(state), 1), np.uint8)), 1)  # numpy drops zeros at the end
     return np.ascontiguousarray(rows).view(f"S{rows.shape[1]}")[:, 0]
 
 

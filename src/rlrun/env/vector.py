@@ -187,6 +187,12 @@ class Env(OuterSpaces, ABC):
         """Whether each step is a move of the player to move, so that returns compare nobody."""
         return any(getattr(env.unwrapped, "plays_both", False) for env in self._stepped())
 
+    @property
+    def rules(self) -> Any:
+        """The `rlrun.env.Simulator` of a game; None of other environments."""
+        rules = _rules_of(self._stepped())
+        return _rules_of(self.in_process()._stepped()) if rules is None else rules
+
     def _stepped(self) -> Sequence[Any]:
         """Return the environments of Gymnasium that this object steps in this process."""
         return self.envs
@@ -299,6 +305,10 @@ def close_softly(place: str, close: Callable[[], object]) -> None:
         close()
     except (Exception, SystemExit) as error:
         _messages.warning("%s: close failed: %s", place, describe_error(error))
+
+
+def _rules_of(envs: Sequence[Any]) -> Any:
+    return next((getattr(env.unwrapped, "rules", None) for env in envs), None)
 
 
 def spaces_of(env: Env | None) -> Spaces:

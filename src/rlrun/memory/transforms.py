@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_one_of
-from rlrun.core.spaces import ACTION_MASK, Box, Space, Spaces, map_tree
+from rlrun.core.spaces import UNSEEN, Box, Space, Spaces, map_tree
 from rlrun.core.spaces import leaves as space_leaves
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.adaptors import AHEAD, RETURNS, WEIGHTS, PerStep, Scale
@@ -170,7 +170,7 @@ _BYTES = Box((), np.zeros((), np.uint8), np.full((), 255, np.uint8), "uint8")
 
 def _whole(space: Space) -> dict[str, Box]:
     """Return the parts of whole numbers with useful bounds, by path, without an action mask."""
-    boxes = {path: leaf for path, leaf in space_leaves(space) if isinstance(leaf, Box) and path != ACTION_MASK}
+    boxes = {path: leaf for path, leaf in space_leaves(space) if isinstance(leaf, Box) and path not in UNSEEN}
     return {path: leaf for path, leaf in boxes.items() if np.dtype(leaf.dtype).kind != "f" and leaf.in_unit}
 
 

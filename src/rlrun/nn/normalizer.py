@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, RlrunError, SpaceError, did_you_mean, require_one_of
 from rlrun.core.spaces import (
-    ACTION_MASK,
+    UNSEEN,
     Box,
     Composite,
     Discrete,
@@ -286,7 +286,7 @@ def _shapes(
     there = dict(leaves(space))
     if chosen is None:
         chosen = [
-            path for path, leaf in leaves(space) if isinstance(leaf, Box) and not leaf.image and path != ACTION_MASK
+            path for path, leaf in leaves(space) if isinstance(leaf, Box) and not leaf.image and path not in UNSEEN
         ]
     for path in chosen:
         if path not in there:
