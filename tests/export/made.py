@@ -35,7 +35,7 @@ class Made(NamedTuple):
     parts: dict[str, object]
 
     def graph(self, *, stochastic: bool = False) -> Graph:
-        return Graph(self.agent, Outer(*self.env.outer), stochastic=stochastic)
+        return Graph(self.agent, Outer.of(self.env.outer), stochastic=stochastic)
 
 
 def make(*overrides: str) -> Made:

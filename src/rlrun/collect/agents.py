@@ -126,6 +126,11 @@ def initial_state(agent: Agent, count: int) -> Tree | None:
     return None if make is None else make(count)
 
 
+def alone(agent: Any) -> Any:
+    """Return the agent that an export has: of one that searches its policy without the search."""
+    return getattr(agent, "exported", agent)
+
+
 def restarted(state: Tree, initial: Tree, envs: Array) -> Tree:
     """Return the state [N, …] of all envs, with the initial one where `envs` [N] is True."""
     return state if state is None else where(envs, initial, state)

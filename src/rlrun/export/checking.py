@@ -257,10 +257,14 @@ def data_rows(sources: Sequence[str], agent: Agent, graph: Graph) -> list[Column
 
 
 def columns(inputs: Sequence[Port], observation: Tree) -> Columns:
-    """Return an observation tree [N, …] in the environment's own numbers, by the names of inputs."""
+    """Return what inputs read of an observation tree [N, …], in the environment's own numbers, by their names."""
     starts = {port.name: port.space.get("start", 0) for port in inputs}
     values = {named("observation", path): value for path, value in flat(observation)}
-    return {name: value + np.asarray(starts[name]) if np.any(starts[name]) else value for name, value in values.items()}
+    return {
+        name: value + np.asarray(starts[name]) if np.any(starts[name]) else value
+        for name, value in values.items()
+        if name in starts
+    }
 
 
 def rows_of(graph: Graph, observation: Tree, state: Tree = None) -> list[Columns]:

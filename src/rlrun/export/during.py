@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.callbacks.schedule import following
+from rlrun.collect.agents import alone
 from rlrun.collect.evaluate import restored_generators
 from rlrun.collect.normalized import Unwrapper
 from rlrun.collect.unroll import freeze, thaw
@@ -195,11 +196,11 @@ class OnnxExport(Callback):
             future.set_exception(error)
 
     def _write(self, items: ExportedFiles, about: Mapping[str, Any]) -> Item:
-        agent, outer, path = self.agent, Outer(*self.env.outer), items.path_of(self.count)
+        agent, outer, path = alone(self.agent), Outer.of(self.env.outer), items.path_of(self.count)
         if states := self.env.wrapper_states():
             self._unwrapper = self._unwrapper or Unwrapper(self.env)
             agent, bare = self._unwrapper(agent, states)
-            outer = Outer(*bare.outer)
+            outer = Outer.of(bare.outer)
         about = {**about, "env_steps": self._axis, "model_version": self.count}
         write_file(agent, outer, path, about, stochastic=self.stochastic)
         written = items.items()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from rlrun.compile.graph import modules_of
 from rlrun.core.errors import RequestError
-from rlrun.core.spaces import Space, leaves, leaves_of, tree_of
+from rlrun.core.spaces import RULES_STATE, Space, leaves, leaves_of, tree_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env.descriptions import describe_leaf, walk
 from rlrun.env.spaces import from_gymnasium
@@ -56,6 +56,15 @@ class Outer(NamedTuple):
 
     observation: gymnasium.Space[Any]
     action: gymnasium.Space[Any]
+
+    @classmethod
+    def of(cls, spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]) -> "Outer":
+        """Return spaces of observations and actions without the state of a game's rules, which no policy reads."""
+        observation, action = spaces
+        if isinstance(observation, gymnasium.spaces.Dict) and RULES_STATE in observation.spaces:
+            parts = {name: part for name, part in observation.spaces.items() if name != RULES_STATE}
+            observation = gymnasium.spaces.Dict(parts)
+        return cls(observation, action)
 
 
 class Graph(nn.Module):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from rlrun.collect.agents import Agent, to_arrays
+from rlrun.collect.agents import Agent, alone, to_arrays
 from rlrun.collect.modes import evaluation_mode
 from rlrun.collect.normalized import Unwrapper
 from rlrun.collect.video import Stage
@@ -123,12 +123,12 @@ def export_onnx(
     with frozen(run, device="cpu") as policy:
         path = _place(policy, output, "policy.onnx")
         policy.take_only(where)
-        agent, env = policy.agent, policy.env
+        agent, env = alone(policy.agent), policy.env
         with ExitStack() as stack:
             if isinstance(env, Env):
                 agent, env = stack.enter_context(closing(Unwrapper(env)))(agent, policy.wrappers)
             stack.enter_context(evaluation_mode(getattr(agent, "policy", None)))
-            graph = Graph(agent, Outer(*env.outer), stochastic=stochastic)
+            graph = Graph(agent, Outer.of(env.outer), stochastic=stochastic)
             about = {**_described(policy, where, graph), "env": environment(policy.config)}
             about |= {"file": path.name, "seed": seed}
             data = onnx_bytes(graph, about, version=about["updates"])

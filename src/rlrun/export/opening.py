@@ -62,7 +62,7 @@ class Exported:
         self.wrappers: States = {}  # the file has what they learned
         self.env: Env = _worker(config)
         try:
-            self.agent = FileAgent(session, about, Outer(*self.env.outer), path.name)
+            self.agent = FileAgent(session, about, Outer.of(self.env.outer), path.name)
         except BaseException:
             self.env.close()
             raise

@@ -1,5 +1,6 @@
 """Tree search over a model, given or learned, and games that are played by it."""
 
+from rlrun.algorithms.search.agent import SearchAgent, SearchModel, search_of
 from rlrun.algorithms.search.candidates import chosen_candidates, drawn_candidates, likeliest_candidates
 from rlrun.algorithms.search.gumbel import Gumbel
 from rlrun.algorithms.search.player import Playouts, SearchPlayer, SimulatorModel, unknown
@@ -18,6 +19,8 @@ __all__ = [
     "Playouts",
     "Puct",
     "Search",
+    "SearchAgent",
+    "SearchModel",
     "SearchPlayer",
     "SearchTrees",
     "SimulatorModel",
@@ -25,5 +28,6 @@ __all__ = [
     "drawn_candidates",
     "likeliest_candidates",
     "pick",
+    "search_of",
     "unknown",
 ]

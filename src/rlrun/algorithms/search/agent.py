@@ -1,0 +1,186 @@
+"""An agent that searches: trees over a model say how to act, and what policy and value learn.
+
+root:    the model's node of each observation
+act:     a drawn from policy ^ (1 / temperature); in evaluations the best one, by a search without noise
+learn:   the search's policy, and the mean of all returns at the root
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.algorithms.search.gumbel import Gumbel
+from rlrun.algorithms.search.puct import Puct
+from rlrun.algorithms.search.tree import Node, Search, SearchTrees, pick
+from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, Response, to_arrays
+from rlrun.compile.calls import NoGrad
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.generators import Seeded
+from rlrun.core.schedules import Schedule
+from rlrun.core.spaces import Spaces, describe
+from rlrun.core.typing import Array, Tree
+from rlrun.nn import ActionCodec
+
+POLICY, VALUE = "search_policy", "search_value"  # columns of the memory
+
+
+class SearchModel(ABC):
+    """A model that is searched from observations.
+
+    Attributes:
+        preprocess: functions of observations, trees of tensors, that come before its networks; its agent sets them.
+    """
+
+    preprocess: tuple[Any, ...] = ()
+
+    @abstractmethod
+    def root(self, observation: Tree) -> Node:
+        """Return the nodes of observations [N, …], trees of arrays; logits of forbidden actions are -inf."""
+
+    @abstractmethod
+    def __call__(self, state: Tree, action: Array) -> Node:
+        """Return the nodes that follow actions [n] in states [n, …]."""
+
+
+class SearchAgent(Seeded, PolicyAgent):
+    """Act by a search from each observation. The policy alone acts in exported files.
+
+    Responses have `search_policy` [N, A] and `search_value` [N], too, for the memory.
+
+    Args:
+        policy: the network whose policy and value the model has.
+        model: that is searched.
+        search: how trees grow, and what is read of them.
+        spaces: of the environment; actions are one choice.
+        temperature: of actions while exploring: a number, or a schedule over the moves of the episode that were
+            searched so far, such as `rlrun.core.schedules.Step`; an `OverBudget` looks at the budget in their place.
+        seed: of the noise at the root and of actions.
+        device: of the policy.
+        preprocess: functions of observations that the memory applies, too: one, or several by name.
+
+    Raises:
+        SpaceError: an action is not one choice.
+        ConfigError: the temperature is negative.
+    """
+
+    outputs: tuple[str, ...]
+
+    def __init__(
+        self,
+        policy: Acting,
+        *,
+        model: SearchModel,
+        search: Search,
+        spaces: Spaces,
+        temperature: float | Schedule = 1.0,
+        seed: int = 0,
+        device: str = "cpu",
+        preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
+    ) -> None:
+        PolicyAgent.__init__(self, policy, device=device, preprocess=preprocess)
+        Seeded.__init__(self, seed)
+        self.codec = ActionCodec(spaces)
+        if self.codec.continuous or len(self.codec.branches) != 1:
+            raise SpaceError(
+                f"a search takes one choice of a few; the action space is {describe(spaces.action)}: algorithm=ppo, "
+                "algorithm=sac"
+            )
+        if not callable(temperature) and not temperature >= 0:
+            raise ConfigError(f"algorithm.temperature: wanted a number from 0 on, or a schedule, got {temperature}")
+        self.model, self.search, self.temperature = model, search, temperature
+        model.preprocess = self.preprocess
+        self.counts = callable(temperature)  # moves of the episode
+        self.outputs = ("action", *(("state",) if self.counts else ()), POLICY, VALUE)
+        self._metrics: dict[str, float] = {}  # of the newest step while exploring
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Of the newest step: entropy of the policy in nats, and how far the search moved the value of the root."""
+        return self._metrics
+
+    @property
+    def exported(self) -> PolicyAgent:
+        """The agent of the policy alone."""
+        alone = PolicyAgent(self.policy, device=self.device)
+        alone.preprocess = self.preprocess
+        return alone
+
+    def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
+        """Return an action of the policy alone, without a search."""
+        return self.exported.respond(observation, None, explore)
+
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        with NoGrad(), self.acting():
+            trees = self.search.grow(self.model, self.model.root(observation), self.generator if explore else None)
+        policy, value = self.search.policy(trees), trees.root_value
+        if explore:
+            action = pick(self.search.acting(trees, self._temperature(state)), self.generator.random(len(value)))
+            self._metrics = _measured(trees, policy)
+        else:
+            action = pick(self.search.acting(trees, 0.0), np.zeros(len(value)))
+        chosen = to_arrays(self.codec.join(None, torch.from_numpy(action)[:, None]))
+        response = {"action": chosen, POLICY: policy.astype(np.float32), VALUE: value.astype(np.float32)}
+        return response if state is None else {**response, "state": self.after(observation, state)}
+
+    def _temperature(self, state: Tree | None) -> float | Array:
+        """Return the temperature, one or [N]."""
+        if not callable(self.temperature):
+            return self.temperature
+        moves = np.zeros(1, np.int64) if state is None else state["moves"]
+        return np.array([self.temperature(move) for move in moves.tolist()])
+
+    def initial_state(self, count: int) -> Tree | None:
+        """Return the number of moves so far, {"moves": [count]}, if the temperature depends on it; else None."""
+        return {"moves": np.zeros(count, np.int64)} if self.counts else None
+
+    def after(self, observation: Tree, state: Tree, *action: Tree) -> Tree:
+        return {"moves": state["moves"] + 1}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "metrics": dict(self._metrics)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._metrics = dict(state["metrics"])
+
+
+def search_of(
+    *,
+    gumbel: bool = False,
+    simulations: int = 50,
+    noise: float | None = None,
+    depth: int | None = None,
+    considered: int = 16,
+    c_visit: float = 50.0,
+    c_scale: float = 0.1,
+    **options: Any,
+) -> Search:
+    """Return Gumbel MuZero's search, or else MuZero's.
+
+    Args:
+        gumbel: which of them.
+        noise: at the root; None: 1 with `gumbel`, otherwise 0.25.
+        simulations, depth: of both.
+        considered, c_visit, c_scale: of `Gumbel` alone.
+        options: of `Puct` alone.
+    """
+    if gumbel:
+        at_root = 1.0 if noise is None else noise
+        return Gumbel(
+            simulations=simulations,
+            depth=depth,
+            considered=considered,
+            c_visit=c_visit,
+            c_scale=c_scale,
+            noise=at_root,
+        )
+    return Puct(simulations=simulations, depth=depth, noise=0.25 if noise is None else noise, **options)
+
+
+def _measured(trees: SearchTrees, policy: Array) -> dict[str, float]:
+    entropy = -(policy * np.log(np.where(policy > 0, policy, 1.0))).sum(1)
+    moved = np.abs(trees.root_value - trees.raw[trees.roots])
+    return {"search/entropy": float(entropy.mean()), "search/value_moved": float(moved.mean())}
