@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.collect.video import Stage
+from rlrun.commands.opponents import opponents_of
 from rlrun.core.errors import ConfigError, RequestError, did_you_mean
 from rlrun.loading.policy import frozen
 from rlrun.runs.directory import RunDir
@@ -66,8 +67,8 @@ def _number(place: str, value: Any) -> float:
 def check(run: Path, bounds: Mapping[str, Mapping[str, float]], config: Any = None) -> list[tuple[bool, str]]:
     """Return for each promise whether a run keeps it, and one line.
 
-    The return is the mean of 20 fresh episodes of the best checkpoint; a metric is the mean of the last tenth of its
-    records. A number that is not finite keeps no promise.
+    The return is the mean of 20 fresh episodes of the best checkpoint, in games against each of the run's opponents. A
+    metric is the mean of the last tenth of its records. A number that is not finite keeps no promise.
 
     Args:
         run: directory of a finished run.
@@ -85,7 +86,8 @@ def _checked(run: Path, name: str, wanted: Mapping[str, float], config: Any) -> 
         best = "best" if RunDir(run).pointed("best") else "latest"
         with frozen(run) as policy:
             policy.take(RunDir(run).checkpoint(best))
-            with Stage(policy.env, episodes=EPISODES, max_steps=policy.max_steps, epsilon=policy.epsilon) as stage:
+            options: dict[str, Any] = {"epsilon": policy.epsilon, "opponents": opponents_of(policy.opponents)}
+            with Stage(policy.env, episodes=EPISODES, max_steps=policy.max_steps, **options) as stage:
                 value = stage.play(policy.agent)[0].mean_return
         source = f"mean of {EPISODES} episodes of the {best} checkpoint"
     else:

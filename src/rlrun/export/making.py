@@ -231,7 +231,10 @@ def _recorded(
     if not isinstance(env, Env):
         return data_rows(_sources(policy), agent, graph), None
     recorder = Recorder(agent, graph)
-    with Stage(env, episodes=1, seed=seed, max_steps=policy.max_steps, explore=graph.stochastic) as stage:
+    options: dict[str, Any] = {"max_steps": policy.max_steps, "explore": graph.stochastic}
+    if env.plays_both:
+        options["opponents"] = {"any": "random"}  # returns of self-play compare nobody
+    with Stage(env, episodes=1, seed=seed, **options) as stage:
         played, _ = stage.play(recorder)
     return recorder.rows, {"seed": seed, "return": played.returns[0], "length": played.lengths[0]}
 
