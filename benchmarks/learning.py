@@ -10,8 +10,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks import claims, claims_of_latents, claims_of_models, claims_of_particles, claims_of_pixels
+from benchmarks import (
+    claims,
+    claims_of_games,
+    claims_of_latents,
+    claims_of_models,
+    claims_of_particles,
+    claims_of_pixels,
+)
 from benchmarks.claims import Claim, fresh_return
+from benchmarks.games import BESIDE
 from benchmarks.process import Failed
 
 CLAIMS = (
@@ -20,6 +28,7 @@ CLAIMS = (
     | claims_of_particles.CLAIMS
     | claims_of_pixels.CLAIMS
     | claims_of_latents.CLAIMS
+    | claims_of_games.CLAIMS
 )
 
 
@@ -64,6 +73,8 @@ def one_run(name: str, seed: int, *, overrides: list[str]) -> dict[str, Any]:
             record.update(value=value, holds=claim.holds(value))
             if claim.measured is fresh_return:
                 record["evaluations"] = evaluations(Path(folder) / "run" / "summary.json")
+            if (beside := Path(folder) / BESIDE).exists():
+                record["beside"] = json.loads(beside.read_text())
         except Failed as error:
             record["error"] = str(error).strip().splitlines()[-1]
     record["wall_seconds"] = round(time.perf_counter() - start, 1)
