@@ -27,6 +27,7 @@ MODULE = re.compile(r"rlrun\.algorithms\.((?:[a-z0-9_]+\.)*[a-z0-9_]+)\.[A-Z]")
 LINK = re.compile(r"\]\((\w[\w-]*\.md)")  # to a page, from one beside it
 EXAMPLE = "# rlrun train "
 CHOICE = "- override /env: "  # of an environment, by the file of an algorithm
+RULES = "rlrun.env.rules_of"  # of a game, which the file of an algorithm wants
 
 
 def names() -> list[str]:
@@ -45,6 +46,8 @@ def page(name: str) -> str:
     file = CONF / "algorithm" / f"{name}.yaml"
     if CHOICE in file.read_text():
         tried.append(trial(f"algorithm={name}"))
+    if RULES in file.read_text():
+        tried.append(trial(f"algorithm={name}", "env=tictactoe"))
     for env in () if tried else ENVS:
         try:
             tried.append(trial(f"algorithm={name}", f"env={env}"))

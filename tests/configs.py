@@ -13,8 +13,11 @@ ALGORITHMS = [name for name, text in FILES.items() if FROM_DATA not in text]
 
 
 def actions(algorithm: str) -> str:
-    """Return the actions that the comment of a file ends with: continuous, discrete, or every where it says none."""
-    match = re.search(r"; (continuous|discrete) actions$", FILES[algorithm].splitlines()[1])
+    """Return the actions that the comment of a file ends with: continuous, discrete, games; every where it says none.
+
+    games: an environment with the rules of a game.
+    """
+    match = re.search(r"; (continuous|discrete|games)( actions)?$", FILES[algorithm].splitlines()[1])
     return match[1] if match else "every"
 
 
@@ -22,7 +25,7 @@ def env_of(algorithm: str) -> str:
     """Return an environment that an algorithm can act in."""
     if algorithm not in ALGORITHMS:
         return "env=none"
-    return "env=pendulum" if actions(algorithm) == "continuous" else "env=cartpole"
+    return {"continuous": "env=pendulum", "games": "env=tictactoe"}.get(actions(algorithm), "env=cartpole")
 
 
 def keys(algorithm: str) -> set[str]:

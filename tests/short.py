@@ -23,6 +23,7 @@ SMALL = {  # of some updates
     "algorithm.plan.population": 6,
     "algorithm.plan.elite": 3,
     "algorithm.steps": 3,
+    "algorithm.search.simulations": 4,
     "algorithm.model_every": 6,
     "imagination.episodes": 6,
     "imagination.every": 1,

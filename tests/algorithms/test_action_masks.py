@@ -150,7 +150,7 @@ def forms(algorithm):
 
 
 UNTRIED = {"bc", "handcrafted"}  # of stored actions alone, and of the user's own policy
-RUNS = {name: forms(name) for name in ALGORITHMS if actions(name) != "continuous" and name not in UNTRIED}
+RUNS = {name: forms(name) for name in ALGORITHMS if actions(name) in ("discrete", "every") and name not in UNTRIED}
 REFUSED = {name: RUNS.pop(name) for name in ("action_repeat", "mbpo")}  # a later mask is not known
 RUNS["ppo with features"] = (*RUNS["ppo"], "+with=[representation,rnd,observation_norm]")
 RUNS["recurrent ppo"] = (*RUNS["ppo"], "algorithm.recurrent=gru")

@@ -36,8 +36,8 @@ REWARDS = {1: (1.0,), 2: (1.0, 0.0)}  # of a step, by the state it starts from
 ENDINGS = ("terminated", "truncated", "both")
 SHARE, SMALLEST_SHARE = 0.03, 0.08  # of the value that may be missing; where the smallest of several critics counts
 ROWS = 2_000  # of random actions in the memory at most
-# no value is learned: they clone, plan, or only act
-WITHOUT = ("bc", "causal_bc", "handcrafted", "latent_mbrl", "mbrl", "pets")
+# no value of this environment is learned: they clone, plan, want a game, or only act
+WITHOUT = ("alphazero", "bc", "causal_bc", "handcrafted", "latent_mbrl", "mbrl", "pets")
 
 
 class Known(gymnasium.Env[Array, Any]):

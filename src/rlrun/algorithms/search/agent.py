@@ -153,6 +153,7 @@ def search_of(
     simulations: int = 50,
     noise: float | None = None,
     depth: int | None = None,
+    parallel: int = 1,
     considered: int = 16,
     c_visit: float = 50.0,
     c_scale: float = 0.1,
@@ -163,21 +164,15 @@ def search_of(
     Args:
         gumbel: which of them.
         noise: at the root; None: 1 with `gumbel`, otherwise 0.25.
-        simulations, depth: of both.
+        simulations, depth, parallel: of both.
         considered, c_visit, c_scale: of `Gumbel` alone.
         options: of `Puct` alone.
     """
+    size: dict[str, Any] = {"simulations": simulations, "depth": depth, "parallel": parallel}
     if gumbel:
-        at_root = 1.0 if noise is None else noise
-        return Gumbel(
-            simulations=simulations,
-            depth=depth,
-            considered=considered,
-            c_visit=c_visit,
-            c_scale=c_scale,
-            noise=at_root,
-        )
-    return Puct(simulations=simulations, depth=depth, noise=0.25 if noise is None else noise, **options)
+        at_root: dict[str, Any] = {"noise": 1.0 if noise is None else noise, "considered": considered}
+        return Gumbel(**size, **at_root, c_visit=c_visit, c_scale=c_scale)
+    return Puct(**size, noise=0.25 if noise is None else noise, **options)
 
 
 def _measured(trees: SearchTrees, policy: Array) -> dict[str, float]:
