@@ -203,10 +203,10 @@ def test_scores_are_the_known_ones():
     trees._low[:], trees._high[:] = 0.0, 1.0
     trees.visits[0], trees.child_visits[0], trees.q[0] = 4, [1, 2, 0], [0.2, 0.6, 0.0]
     at = trees.roots
-    explored = search._weight(trees.visits[at])[:, None] * 2.0 * trees.prior[at] / (1 + trees.child_visits[at])
+    explored = search._weights(trees.visits[at])[:, None] * trees.prior[at] / (1 + trees.child_visits[at])
     scores = search.values(trees, at) + explored
     assert scores[0] == pytest.approx([0.825127, 0.850051, 1.000102], abs=1e-6)
-    assert search._best(trees, at).tolist() == [[2]]
+    assert search._best(trees, at, search._weights(np.arange(6.0))).tolist() == [[2]]
 
 
 def test_values_are_means_of_returns():

@@ -56,65 +56,53 @@ class Gumbel(Search):
             trees.gumbel[:] = self.noise * rng.gumbel(size=trees.gumbel.shape)
         counts = range(min(self.considered, root.logits.shape[1]) + 1)
         rounds = np.array([halving(count, self.simulations) for count in counts])
-        allowed = (trees.prior[trees.roots] > 0).sum(1).clip(max=len(rounds) - 1)
+        rounds = rounds[(trees.prior[trees.roots] > 0).sum(1).clip(max=len(rounds) - 1)]  # [N, simulations]
 
         def rule(trees: SearchTrees, at: Array) -> Array:
-            roots = np.flatnonzero(trees.level.take(at) == 0)
-            trees_of_roots = at[roots]
-            improved, taken = self._improved(trees, at), trees.root_visits.sum(1)[trees_of_roots]
-            prior, fixed = trees.prior[at], self._scores(trees, trees_of_roots)
+            scores, visits = self._scores(trees, at)
+            improved, at_roots = softmax(scores), self._noisy(trees, scores)
+            improved[scores == -np.inf] = -np.inf
+            taken = visits.sum(1, keepdims=True)
 
             def score(visits: Array, number: int) -> Array:
                 """Return how far the share of visits is below the probability; at roots g + log P + σ(q̂)."""
-                gap = improved - visits / (1 + visits.sum(1, keepdims=True))
-                scores = np.where(prior > 0, gap, -np.inf)
-                wanted = rounds[allowed[trees_of_roots], taken + number]
-                scores[roots] = np.where(visits[roots] == wanted[:, None], fixed, -np.inf)
-                return scores
+                gap = improved - visits / (taken + (1 + number))
+                wanted = rounds[trees.roots, taken[trees.roots, 0].astype(np.int64) + number]
+                gap[trees.roots] = np.where(visits[trees.roots] == wanted[:, None], at_roots, -np.inf)
+                return gap  # type: ignore[no-any-return]
 
-            return in_turn(self.parallel, trees.child_visits[at], score)
+            return in_turn(self.parallel, visits, score)
 
         trees.grow(model, rule)
         return trees
 
     def policy(self, trees: SearchTrees) -> Array:
-        return self._improved(trees, trees.roots)
+        return softmax(self._scores(trees, trees.roots)[0])
 
     def acting(self, trees: SearchTrees, temperature: float | Array = 1.0) -> Array:
         """Return 1 for the best of the most visited actions, else 0 [N, A]; its noise explores, so no temperature."""
-        visits = trees.root_visits
-        scores = np.where(visits == visits.max(1, keepdims=True), self._scores(trees, trees.roots), -np.inf)
-        best: Array = (np.arange(visits.shape[1]) == scores.argmax(1)[:, None]) & (visits > 0)
-        return best.astype(np.float64)
+        scores, visits = self._scores(trees, trees.roots)
+        best = np.where(visits == visits.max(1, keepdims=True), self._noisy(trees, scores), -np.inf).argmax(1)
+        chosen: Array = (np.arange(visits.shape[1]) == best[:, None]) & (visits > 0)
+        return chosen.astype(np.float64)
 
-    def _scores(self, trees: SearchTrees, roots: Array) -> Array:
-        """Return g + log P + σ(q̂) of each action at some roots [n, A], -inf for those that are not allowed."""
-        prior = trees.prior[roots]
-        scores = trees.gumbel[roots] + log(prior) + self._sigma(trees, roots)
-        return np.where(prior > 0, np.maximum(scores, LEAST), -np.inf)
+    def _noisy(self, trees: SearchTrees, scores: Array) -> Array:
+        """Return g + log P + σ(q̂) of the actions at roots [N, A], of scores [n, A] that begin with those of roots."""
+        scores = scores[: len(trees.roots)]
+        return np.where(scores > -np.inf, np.maximum(trees.gumbel + scores, LEAST), -np.inf)
 
-    def _improved(self, trees: SearchTrees, at: Array) -> Array:
-        return softmax(log(trees.prior[at]) + self._sigma(trees, at))
-
-    def _sigma(self, trees: SearchTrees, at: Array) -> Array:
-        """Return σ(q̂) of each action [n, A]."""
-        visits, q, prior = trees.child_visits[at], trees.q[at], trees.prior[at]
-        total = visits.sum(1)
-        known = np.where(visits > 0, np.maximum(prior, np.finfo(np.float64).tiny), 0.0)
+    def _scores(self, trees: SearchTrees, at: Array) -> tuple[Array, Array]:
+        """Return log P + σ(q̂) and the visits of each action, both [n, A]; -inf for those that are not allowed."""
+        prior, q, visits = trees.edges(at)
+        taken, total = visits > 0, visits.sum(1)
+        known = np.where(taken, np.maximum(prior, np.finfo(np.float64).tiny), 0.0)
         mean = (known * q).sum(1) / np.where(total > 0, known.sum(1), 1.0)
-        mixed = (trees.raw[at] + total * mean) / (total + 1)
-        completed = np.where(visits > 0, q, mixed[:, None])
+        mixed = (trees.raw.take(at) + total * mean) / (total + 1)
+        completed = np.where(taken, q, mixed[:, None])
         low, high = completed.min(1, keepdims=True), completed.max(1, keepdims=True)
-        scaled = (completed - low) / np.maximum(high - low, 1e-8)
-        sigma: Array = (self.c_visit + visits.max(1, keepdims=True)) * self.c_scale * scaled
-        return sigma
-
-
-def log(probabilities: Array) -> Array:
-    """Return logarithms, -inf of 0."""
-    with np.errstate(divide="ignore"):
-        logarithms: Array = np.log(probabilities)
-    return logarithms
+        factor = (self.c_visit + visits.max(1, keepdims=True)) * self.c_scale / np.maximum(high - low, 1e-8)
+        with np.errstate(divide="ignore"):
+            return np.log(prior) + factor * (completed - low), visits
 
 
 def halving(actions: int, simulations: int) -> list[int]:

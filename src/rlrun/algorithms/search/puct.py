@@ -112,9 +112,11 @@ class Puct(Search):
             trees.prior[trees.roots] = (1 - self.noise) * prior + self.noise * shares(drawn * (prior > 0))
         generator = np.random.default_rng(0) if rng is None else rng
 
+        weights = self._weights(np.arange(trees.most_visits + 1.0))
+
         def rule(trees: SearchTrees, at: Array) -> Array:
             if "search" not in self.regularized:
-                return self._best(trees, at, rng)
+                return self._best(trees, at, weights, rng)
             policy = self.regularized_policy(trees, at)
             return np.stack([pick(policy, draws) for draws in generator.random((self.parallel, len(at)))], 1)
 
@@ -133,17 +135,16 @@ class Puct(Search):
             return self.regularized_policy(trees, trees.roots)
         return shares(trees.root_visits)
 
-    def _best(self, trees: SearchTrees, at: Array, rng: np.random.Generator | None = None) -> Array:
-        """Return the actions of the highest scores in nodes [n], in turn: [n, k]."""
+    def _best(self, trees: SearchTrees, at: Array, weights: Array, rng: np.random.Generator | None = None) -> Array:
+        """Return the actions of the highest scores in nodes [n], in turn: [n, k]. weights: c √N of all numbers N."""
         prior, q, child_visits = trees.edges(at)
         values = np.where(prior > 0, self._values(trees, at, q, child_visits > 0), -np.inf)
         if rng is not None and self.tie_noise:
             values += self.tie_noise * rng.random(values.shape)
-        parents = self._visits(trees, at)
+        parents = self._visits(trees, at).astype(np.int64)
 
         def score(visits: Array, number: int) -> Array:
-            weight = self._weight(parents + number) * np.sqrt(parents + number)
-            scores: Array = values + weight[:, None] * prior / (1 + visits)
+            scores: Array = values + weights.take(parents + number)[:, None] * prior / (1.0 + visits)
             return scores
 
         return in_turn(self.parallel, child_visits, score)
@@ -153,10 +154,10 @@ class Puct(Search):
         visits: Array = trees.visits.take(at)
         return visits if self.own_visit else visits - 1.0
 
-    def _weight(self, visits: Array) -> Array:
-        """Return c [n] of visits N(s) [n]."""
-        weight: Array = self.c1 + np.log1p((visits + 1) / self.c2)
-        return weight
+    def _weights(self, visits: Array) -> Array:
+        """Return c √N(s) [n] of visits N(s) [n]."""
+        weights: Array = (self.c1 + np.log1p((visits + 1) / self.c2)) * np.sqrt(visits)
+        return weights
 
     def values(self, trees: SearchTrees, at: Array) -> Array:
         """Return Q̃ of each action [n, A] in nodes [n]."""
@@ -179,7 +180,7 @@ class Puct(Search):
         prior, q, child_visits = trees.edges(at)
         expanded = child_visits > 0
         values, visits = self._values(trees, at, q, expanded), self._visits(trees, at)
-        weight = self._weight(visits) / np.sqrt(np.maximum(visits, 1.0))
+        weight = np.maximum(self._weights(visits), 1e-300) / np.maximum(visits, 1.0)
         if self.unexpanded == "none":
             known = prior * expanded
             policy = regularized_policy(shares(known), values, weight, self.divergence)

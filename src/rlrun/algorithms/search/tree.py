@@ -24,6 +24,7 @@ from rlrun.core.typing import Array, Tree
 
 Bounds = tuple[float, float]
 EXPANSIONS = ("one", "root", "all")
+LOWEST = np.finfo(np.float64).min
 
 
 class Node(NamedTuple):
@@ -70,6 +71,7 @@ class SearchTrees:
 
     Attributes:
         used: rows of nodes so far, the first ones.
+        most_visits: of a node, at most.
         state: of the model, a tree of arrays [R, …].
         tree: that a node belongs to [R].
         prior: [R, A].
@@ -97,6 +99,7 @@ class SearchTrees:
         count, actions = root.logits.shape
         self.simulations, self.depth, self.parallel, self.expand = simulations, depth, parallel, expand
         nodes = {"one": simulations, "root": simulations + actions, "all": (simulations + 1) * actions}[expand]
+        self.most_visits = 1 + nodes
         rows = count * (1 + nodes) + 1
         self.actions, self.roots = actions, np.arange(count)
         self.used = 0
@@ -107,16 +110,15 @@ class SearchTrees:
         self.value, self.raw, self._total, self._reward = np.zeros((4, rows))
         self.visits = np.zeros(rows)
         self._discount, self.sign = np.ones((2, rows))
-        self._taker = np.full(rows, np.nan)  # sign of who took the action that led here; comparisons skip nan
+        self._taker = np.ones(rows)  # sign of who took the action that led here
         self.tree, self.level, self._edge = np.zeros((3, rows), np.int64)
-        self.level[-1], self._edge[-1] = 1, -3 * actions
         self._inner = np.zeros(rows, np.bool_)  # whether a simulation may go on from a node
         self._best = np.zeros((rows, parallel), np.int64)
         self._next = np.full((rows, parallel), -1)
         self.gumbel = np.zeros((count, actions))
         self.tree[:count] = self.roots
         self._write(root)
-        self.visits[:count] = self.visits[-1] = 1.0
+        self.visits[:count] = 1.0
         self._total[:count] = self.value[:count] = root.value
         low, high = bounds or (np.inf, -np.inf)
         self._low, self._high = np.minimum(root.value, low), np.maximum(root.value, high)
@@ -151,7 +153,8 @@ class SearchTrees:
     def grow(self, model: Model, rule: Rule) -> None:
         """Run all simulations.
 
-        rule: called with these trees and nodes [n]; returns the actions that the next k simulations take there [n, k].
+        rule: called with these trees and nodes [n], all roots first; returns the actions that the next k simulations
+            take there [n, k].
         """
         if self.expand != "one":
             self._back_up(self.roots[None], self._expand_all(model, self.roots), float(self.actions))
@@ -164,10 +167,9 @@ class SearchTrees:
             else:
                 path.append(self._expand(model, leaf, action))
                 gain, weight = self.raw.take(np.where(path[-1] < 0, leaf, path[-1])), 1.0
-            rows = np.array(path)
-            self._back_up(rows, gain, weight)
+            nodes = self._back_up(np.array(path), gain, weight)
             if after < self.simulations:
-                self._choose(rule, self._changed(rows, *before))
+                self._choose(rule, self._changed(nodes, *before))
 
     def _select(self) -> tuple[list[Array], Array, Array]:
         """Return the nodes of each path, level by level [N k], its last node [N k], and the action there [N k]."""
@@ -209,7 +211,7 @@ class SearchTrees:
         new = self._add(model, leaf[rows], action)
         self.visits[new] = 1.0
         self._total[new] = self.value[new] = self.raw[new]
-        self._put(new, self._reward[new] + self._discount[new] * self.raw[new])
+        self._put(new, self.raw[new])
         prior, q, _ = self.edges(leaf)
         gain: Array = np.where(grows, (prior * q).sum(1), self.raw[leaf])
         return gain
@@ -241,37 +243,47 @@ class SearchTrees:
             self._inner[at] &= self.level[at] < self.depth
         self.used = at.stop
 
-    def _back_up(self, path: Array, gain: Array, weight: float) -> None:
-        """Count returns at all nodes of paths [L, n], which have a gain [n] behind the last one, `weight` times."""
+    def _back_up(self, path: Array, gain: Array, weight: float) -> Array:
+        """Count returns at all nodes of paths [L, n], which have a gain [n] behind the last one, `weight` times.
+
+        Returns: those nodes, level by level.
+        """
         reward, discount = self._reward.take(path), self._discount.take(path)
         gains = np.empty(path.shape)
         for level in range(len(path) - 1, -1, -1):
             gains[level] = gain
             gain = reward[level] + discount[level] * gain
-        at = path.ravel()
-        np.add.at(self.visits, at, weight)
-        np.add.at(self._total, at, weight * gains.ravel())
-        value = self._total.take(path) / self.visits.take(path)
-        self.value[path] = value
-        self._put(path[1:], reward[1:] + discount[1:] * value[1:])
+        passed = path >= 0
+        nodes, gains = path[passed], gains[passed]
+        np.add.at(self.visits, nodes, weight)
+        np.add.at(self._total, nodes, weight * gains)
+        value = self._total.take(nodes) / self.visits.take(nodes)
+        self.value[nodes] = value
+        roots = path.shape[1]
+        self._put(nodes[roots:], value[roots:])
+        return nodes
 
-    def _put(self, at: Array, q: Array) -> None:
+    def _put(self, at: Array, value: Array) -> None:
         """Write values and visits of nodes to the actions that lead there, and widen the bounds of their trees."""
         edge, flat = self._edge.take(at), self._edges.ravel()
-        flat[edge + self.actions] = q
+        flat[edge + self.actions] = q = self._reward.take(at) + self._discount.take(at) * value
         flat[edge + 2 * self.actions] = self.visits.take(at)
         self._low, self._high = self._low.copy(), self._high.copy()
-        tree, seen = self.tree.take(at).ravel(), (self._taker.take(at) * q).ravel()
-        np.fmin.at(self._low, tree, seen)
-        np.fmax.at(self._high, tree, seen)
+        tree, seen = self.tree.take(at), self._taker.take(at) * q
+        np.minimum.at(self._low, tree, seen)
+        np.maximum.at(self._high, tree, seen)
 
-    def _changed(self, path: Array, low: Array, high: Array) -> Array:
-        """Return the nodes of paths, and all nodes of trees whose bounds are wider than those before."""
-        nodes = path.ravel() if self.parallel == 1 else np.unique(path)
+    def _changed(self, nodes: Array, low: Array, high: Array) -> Array:
+        """Return all roots, then the other nodes of paths, and those with children whose trees have wider bounds.
+
+        Without children all actions have the same value in any bounds.
+        """
+        nodes = nodes if self.parallel == 1 else np.unique(nodes)
         wider = (self._low < low) | (self._high > high)
         if not wider.any():
             return nodes
-        return np.concatenate([nodes, np.flatnonzero(wider.take(self.tree[: self.used]))])
+        more = wider.take(self.tree[: self.used]) & (self.visits[: self.used] > 1)
+        return np.concatenate([nodes, np.flatnonzero(more)])
 
     def _choose(self, rule: Rule, at: Array) -> None:
         best = rule(self, at)
@@ -325,11 +337,13 @@ def in_turn(times: int, visits: Array, score: Callable[[Array, int], Array]) -> 
     visits: before [n, A].
     score: of visits [n, A], and of how many actions were taken in turn; returns [n, A].
     """
+    if times == 1:
+        best: Array = score(visits, 0).argmax(1)[:, None]
+        return best
     actions, visits = np.empty((len(visits), times), np.int64), visits.copy()
     for number in range(times):
         actions[:, number] = best = score(visits, number).argmax(1)
-        if number < times - 1:
-            visits[np.arange(len(visits)), best] += 1.0
+        visits[np.arange(len(visits)), best] += 1.0
     return actions
 
 
@@ -337,8 +351,9 @@ def softmax(logits: Array) -> Array:
     """Return probabilities [n, A]; all are 0 in rows of -inf alone."""
     logits = np.asarray(logits, np.float64)
     largest = logits.max(1, keepdims=True)
-    powers: Array = np.exp(logits - np.where(largest > -np.inf, largest, 0.0))
-    return shares(powers)
+    powers = np.exp(logits - np.maximum(largest, LOWEST))
+    parts: Array = powers / np.maximum(powers.sum(1, keepdims=True), 1e-300)  # a sum is 0, or 1 and more
+    return parts
 
 
 def shares(numbers: Array) -> Array:
