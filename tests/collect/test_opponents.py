@@ -16,7 +16,7 @@ from rlrun.config import compose
 from rlrun.core.errors import ConfigError, RequestError
 from rlrun.core.spaces import take_rows
 from rlrun.env import make
-from rlrun.env.simulator import opponent_of
+from rlrun.env.simulator import Move, opponent_of
 from rlrun.env.toys import TicTacToe
 
 RULES = TicTacToe.rules
@@ -222,3 +222,40 @@ def test_opponents_are_parts_by_name():
     assert config.evaluation.opponents.tree == config.env.kwargs.opponent
     with pytest.raises(ConfigError, match=r"^networks.search: no such key"):
         compose([*words, f"networks.search={search}"])
+
+
+def test_a_person_types_moves(run):
+    asked, said = [], []
+
+    def ask(question):
+        asked.append(question)
+        moves = question.partition("(")[2].partition(")")[0].split()
+        return "4 4" if len(asked) == 1 else f" {moves[-1]} "
+
+    report = rlrun.play(run, person=True, episodes=2, ask=ask, say=said.append)
+    assert asked[0] == asked[1]
+    assert said.count("wanted one of " + asked[0].partition("(")[2][:-3]) == 1
+    assert [question.split()[3] for question in asked if "0 1 2 3 4 5 6 7 8" in question] == ["first"]
+    results = [line for line in said if line.startswith("seed ")]
+    names = {1.0: "the policy wins", 0.0: "a draw", -1.0: "you win"}
+    assert results == [f"seed {seed}: {names[gain]}" for seed, gain in enumerate(report.returns)]
+    again = rlrun.evaluate(run, episodes=2, opponents={"last": Typist()})
+    assert again.returns == report.returns
+
+
+class Typist:
+    """Plays the last move that is allowed."""
+
+    def begin(self, rules, count):
+        return None
+
+    def __call__(self, rules, state, draws, memory):
+        return Move(rules.actions - 1 - rules.legal(state)[:, ::-1].argmax(1))
+
+
+def test_a_person_who_leaves_ends_the_game(run):
+    def nobody(question):
+        raise EOFError
+
+    with pytest.raises(RequestError, match=r"^play: the game ends here, as no move was typed"):
+        rlrun.play(run, person=True, ask=nobody, say=str)

@@ -18,13 +18,16 @@ def play(
     text: Annotated[
         bool, typer.Option("--text", help="Print text in the terminal; this is automatic without a display.")
     ] = False,
+    person: Annotated[
+        bool, typer.Option("--person", help="A game against you in the terminal, by typed moves.")
+    ] = False,
     fps: Annotated[
         float | None,
         typer.Option(help="Steps a second (default: the environment's own rate).", min=0.01),
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Watch episodes of a run's policy, in a window or as text."""
+    """Watch episodes of a run's policy, in a window or as text, or play a game against it."""
     from rlrun.commands import play as playing
 
     playing.play(
@@ -34,6 +37,7 @@ def play(
         checkpoint=checkpoint,
         stochastic=stochastic,
         text=text,
+        person=person,
         fps=fps,
         trust=trust,
         overrides=overrides or [],

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_generators
 from rlrun.collect.video import fps_of, rendered_copy, unset_headless
+from rlrun.commands.person import Person
 from rlrun.core.errors import RequestError, printable
 from rlrun.env import Env
 from rlrun.export.opening import Exported, exported, frozen_in, is_export, refuse_overrides
@@ -33,10 +35,12 @@ def play(
     checkpoint: str = "latest",
     stochastic: bool = False,
     text: bool = False,
+    person: bool = False,
     fps: float | None = None,
     trust: bool = False,
     overrides: Iterable[str] = (),
     say: Callable[[str], None] = print,
+    ask: Callable[[str], str] = input,
 ) -> Evaluation:
     """Show episodes of a run's frozen policy in a window or the terminal; the Python equivalent of `rlrun play`.
 
@@ -47,19 +51,21 @@ def play(
         checkpoint: `latest`, `best`, or a number of environment steps.
         stochastic: sample actions as in training, in place of the best ones.
         text: in the terminal, also where a window could be opened.
+        person: a game against you in the terminal, by typed moves.
         fps: steps a second; None = the environment's own rate.
         trust: build it though it was not made here, and remember that.
         overrides: of a run `env.kwargs.KEY=VALUE` and `env.reset_options.KEY=VALUE`, which vary its environment. For
             an exported policy, they also choose another one; for a run that learned from data alone, they name one.
         say: called with each text to print.
+        ask: returns what a person answers to a question.
 
     Raises:
         RequestError: no such run or checkpoint; it is damaged or not trusted; or its environment
-            can be shown neither in a window nor as text.
+            can be shown neither in a window nor as text, or is no game against a person.
     """
     unset_headless()
     with _policy(run, checkpoint, overrides, trust=trust, stochastic=stochastic) as policy:
-        mode = _mode(policy.env, text=text)
+        mode = _mode(policy.env, text=text or person)
         fps = fps or fps_of(policy.env)
         look = lines_of if mode == "ansi" else lambda env: None  # the reset opens a window
         how = "as text" if mode == "ansi" else "in a window"
@@ -68,6 +74,10 @@ def play(
         with closing(shown) as screen, restored_generators():
             torch.manual_seed(seed)
             watch = viewer(screen, say, fps=fps, text=mode == "ansi")
+            opponents = {}
+            if person:
+                opponents["you"] = Person(ask, say)
+                watch = opponents["you"].watch(partial(lines_of, screen))
             return evaluate(
                 screen,
                 policy.agent,
@@ -77,6 +87,7 @@ def play(
                 explore=stochastic,
                 wrappers=policy.wrappers,
                 watch=watch,
+                opponents=opponents,
             )
 
 
