@@ -6,7 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.algorithms.search import Gumbel, Node, Playouts, Puct, SearchPlayer, SearchTrees, SimulatorModel, pick
+from rlrun.algorithms.search import (
+    Gumbel,
+    Node,
+    Playouts,
+    Puct,
+    SearchPlayer,
+    SearchTrees,
+    SimulatorModel,
+    pick,
+    unknown,
+)
 from rlrun.algorithms.search.gumbel import halving
 from rlrun.algorithms.search.puct import UNEXPANDED, regularized_policy, tempered
 from rlrun.core.errors import ConfigError
@@ -264,16 +274,21 @@ def test_safe_branch_of_expected_rewards_is_found():
         assert trees.q[trees.roots][0, 1] == pytest.approx(1.8, abs=0.15)
 
 
-def positions(every):
-    """Return some positions of tic-tac-toe with four stones or more that are not over."""
+def positions(stones=0):
+    """Return the positions of tic-tac-toe with so many stones or more, also those that are over."""
     state, parts = RULES.initial(np.zeros(1, np.uint64)), []
     while row_count(state):
-        rows, actions = np.nonzero(RULES.legal(state))
         parts.append(state)
+        rows, actions = np.nonzero(RULES.legal(state))
         after, _ = RULES.step(take_rows(state, rows), actions)
         first = np.unique(after["stones"], axis=0, return_index=True)[1]
-        state = take_rows(after, first[RULES.turn(after)[first] >= 0])
-    return {name: np.concatenate([part[name] for part in parts[4:]])[::every] for name in ("stones", "turn")}
+        state = take_rows(after, first)
+    return {name: np.concatenate([part[name] for part in parts[stones:]]) for name in ("stones", "turn")}
+
+
+def searched(search, state, judge=unknown):
+    model = SimulatorModel(RULES, judge)
+    return search.grow(model, model.root(state, np.zeros(row_count(state), np.uint64)))
 
 
 @pytest.mark.parametrize(
@@ -281,17 +296,63 @@ def positions(every):
     [
         (Puct(simulations=400, bounds=(-1.0, 1.0)), 13),
         (Puct(simulations=200, bounds=(-1.0, 1.0), regularized=("act", "search")), 41),
-        (Gumbel(simulations=400), 13),
+        (Gumbel(simulations=400), 29),
     ],
     ids=["puct", "regularized", "gumbel"],
 )
 def test_best_moves_of_tictactoe_are_perfect(search, every):
-    state = positions(every)
-    model = SimulatorModel(RULES)
-    trees = search.grow(model, model.root(state, np.zeros(row_count(state), np.uint64)))
-    best = search.acting(trees, 0.0) > 0
+    state = positions(4)
+    state = take_rows(state, np.flatnonzero(state["turn"] >= 0)[::every])
+    best = search.acting(searched(search, state), 0.0) > 0
     scores = solve(RULES).scores(state)
     assert not (best & (scores < scores.max(1, keepdims=True))).any()
+
+
+@pytest.mark.parametrize("expand", ["root", "all"])
+def test_all_positions_of_tictactoe_have_their_values_one_move_deep(expand):
+    """Of either player, with the moves that are allowed: by a judge who knows all values."""
+    state, solution = positions(), solve(RULES)
+    search = Puct(simulations=1, depth=1, expand=expand, bounds=(-1.0, 1.0), regularized=("act",))
+    trees = searched(
+        search, state, lambda rules, state, seeds: (np.zeros((len(seeds), 9)), solution.scores(state).max(1))
+    )
+    over, scores, allowed = state["turn"] < 0, solution.scores(state), RULES.legal(state)
+    assert len(over) == 5478
+    assert (trees.root_visits[~over] > 0).tolist() == allowed[~over].tolist()
+    assert not trees.root_visits[over].any()
+    assert np.array_equal(trees.q[trees.roots][allowed], scores[allowed])
+    best = allowed & (scores == scores.max(1, keepdims=True))
+    assert np.array_equal(search.acting(trees, 0.0) > 0, best)
+
+
+# Boards row by row with x for who moves next, and the moves that are right there.
+BOARDS = {
+    "xoxxoo..x": {6},
+    "....oo.x.": {3},
+    "xoooo..xx": {6},
+    "o.x.oo..x": {3},
+    "........o": {4},
+    "....o....": {0, 2, 6, 8},
+    "....xoxoo": {2},
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"regularized": ("act", "search", "learn")}, marks=pytest.mark.slow),
+        {"parallel": 4},
+        {"expand": "all", "simulations": 600, "regularized": ("act", "learn")},
+    ],
+    ids=["puct", "regularized", "parallel", "expand"],
+)
+def test_wins_blocks_and_openings_are_found(options):
+    stones = np.array([[sum(1 << n for n, cell in enumerate(board) if cell == of) for of in "xo"] for board in BOARDS])
+    state = {"stones": stones.astype(np.uint64), "turn": np.zeros(len(BOARDS), np.int8)}
+    search = Puct(**{"simulations": 1800, "bounds": (-1.0, 1.0), **options})
+    best = search.acting(searched(search, state), 0.0).argmax(1)
+    assert all(move in right for move, right in zip(best.tolist(), BOARDS.values(), strict=True)), best
 
 
 def test_roots_that_are_over_stay_alone():
