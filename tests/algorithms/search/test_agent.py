@@ -131,3 +131,12 @@ def test_keys_choose_a_search():
     assert search_of(simulations=7, c1=2.0) == Puct(simulations=7, c1=2.0, noise=0.25)
     assert search_of(gumbel=True, noise=0.5, c_scale=1.0, alpha=0.1) == Gumbel(noise=0.5, c_scale=1.0)
     assert search_of(gumbel=True).noise == 1.0
+
+
+def test_model_follows_the_agent_to_another_device():
+    searches = agent()
+    searches(OBSERVATION[:1])
+    assert searches.model.device == "cpu"
+    searches.device = "meta"
+    searches(OBSERVATION[:1])
+    assert searches.model.device == "meta"

@@ -32,9 +32,11 @@ class SearchModel(ABC):
 
     Attributes:
         preprocess: functions of observations, trees of tensors, that come before its networks; its agent sets them.
+        device: of its networks, likewise.
     """
 
     preprocess: tuple[Any, ...] = ()
+    device: str = "cpu"
 
     @abstractmethod
     def root(self, observation: Tree) -> Node:
@@ -113,6 +115,7 @@ class SearchAgent(Seeded, PolicyAgent):
         return self.exported.respond(observation, None, explore)
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        self.model.device = self.device  # an agent that was sent to a worker is on its CPU
         with NoGrad(), self.acting():
             trees = self.search.grow(self.model, self.model.root(observation), self.generator if explore else None)
         policy, value = self.search.policy(trees), trees.root_value

@@ -67,11 +67,10 @@ class JudgedGame(SearchModel):
         rules: of the game.
         network: the judge.
         discount: γ of a move.
-        device: of the network.
     """
 
-    def __init__(self, rules: Simulator, network: Judging, *, discount: float = 1.0, device: str = "cpu") -> None:
-        self.positions, self.network, self.device = Positions(rules), network, device
+    def __init__(self, rules: Simulator, network: Judging, *, discount: float = 1.0) -> None:
+        self.positions, self.network = Positions(rules), network
         self.game = SimulatorModel(rules, self._judge, discount)
 
     def root(self, observation: Tree) -> Node:
