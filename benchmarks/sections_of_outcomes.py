@@ -41,9 +41,12 @@ def _pixels(result: dict[str, Any]) -> Lines:
 
 
 def _learned(run: dict[str, Any]) -> str:
-    """Return the value of a run, with its last evaluation if there is one."""
-    last = run.get("evaluations", {}).get("last")
+    """Return the value of a run, with its last evaluation, or with lines of a game, if there are some."""
+    last, lines = run.get("evaluations", {}).get("last"), run.get("beside", {})
     value = "failed" if run["value"] is None else f"{run['value']:.4g}"
+    if lines:
+        played, alone = lines["run"], lines["alone"]
+        return f"{value} of {played['lines']} (network alone {alone['lost']} of {alone['lines']})"
     return value if last is None else f"{value} (last evaluation {last:.4g})"
 
 
