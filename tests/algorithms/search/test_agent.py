@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.algorithms.search import Gumbel, Node, Puct, SearchAgent, SearchModel, search_of
+from rlrun.algorithms.search import (
+    BestOrDraw,
+    Gumbel,
+    Node,
+    PersistentDraw,
+    Puct,
+    SearchAgent,
+    SearchModel,
+    search_of,
+)
 from rlrun.core import spaces as ours
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.progress import Progress
@@ -93,6 +102,25 @@ def test_temperature_follows_the_moves_of_each_episode():
     assert (action[:200] == 2).all()
     assert (action[200:] != 2).any()
     assert agent().initial_state(3) is None
+
+
+def test_a_sampler_draws_and_remembers():
+    best = agent(sampler=BestOrDraw(0.0))
+    assert best.initial_state(3) is None
+    trees = best.search.grow(Ladder(), Ladder().root(OBSERVATION), agent().generator)
+    assert best(OBSERVATION)["action"].tolist() == best.search.acting(trees).argmax(1).tolist()
+    searches = agent(sampler=PersistentDraw(renewal=0.0), temperature=Step([1.0], []))
+    state = searches.initial_state(7)
+    assert {name: part.shape for name, part in state.items()} == {"moves": (7,), "drawn": (7, 3)}
+    first = searches(OBSERVATION, state)["state"]
+    second = searches(OBSERVATION, first)["state"]
+    assert (first["drawn"] != 0).all()
+    assert (first["drawn"] == second["drawn"]).all()
+    assert second["moves"].tolist() == [2] * 7
+    assert searches(OBSERVATION, state, explore=False)["state"]["drawn"].tolist() == state["drawn"].tolist()
+    alone = agent(sampler=PersistentDraw())
+    assert alone.outputs == ("action", "state", "search_policy", "search_value")
+    assert alone.after(OBSERVATION, alone.initial_state(7)).keys() == {"drawn"}
 
 
 def test_temperature_follows_the_budget():

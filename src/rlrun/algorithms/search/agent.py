@@ -14,6 +14,7 @@ import torch
 
 from rlrun.algorithms.search.gumbel import Gumbel
 from rlrun.algorithms.search.puct import Puct
+from rlrun.algorithms.search.samplers import ActionSampler, Draw
 from rlrun.algorithms.search.tree import Node, Search, SearchTrees, pick
 from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, Response, to_arrays
 from rlrun.compile.calls import NoGrad
@@ -59,6 +60,7 @@ class SearchAgent(Seeded, PolicyAgent):
         spaces: of the environment; actions are one choice.
         temperature: of actions while exploring: a number, or a schedule over the moves of the episode that were
             searched so far, such as `rlrun.core.schedules.Step`; an `OverBudget` looks at the budget in their place.
+        sampler: draws actions while exploring; None = `Draw`.
         seed: of the noise at the root and of actions.
         device: of the policy.
         preprocess: functions of observations that the memory applies, too: one, or several by name.
@@ -78,6 +80,7 @@ class SearchAgent(Seeded, PolicyAgent):
         search: Search,
         spaces: Spaces,
         temperature: float | Schedule = 1.0,
+        sampler: ActionSampler | None = None,
         seed: int = 0,
         device: str = "cpu",
         preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
@@ -95,7 +98,8 @@ class SearchAgent(Seeded, PolicyAgent):
         self.model, self.search, self.temperature = model, search, temperature
         model.preprocess = self.preprocess
         self.counts = callable(temperature)  # moves of the episode
-        self.outputs = ("action", *(("state",) if self.counts else ()), POLICY, VALUE)
+        self.sampler: ActionSampler = sampler or Draw()
+        self.outputs = ("action", *(("state",) if self.initial_state(1) else ()), POLICY, VALUE)
         self._metrics: dict[str, float] = {}  # of the newest step while exploring
 
     @property
@@ -120,7 +124,10 @@ class SearchAgent(Seeded, PolicyAgent):
             trees = self.search.grow(self.model, self.model.root(observation), self.generator if explore else None)
         policy, value = self.search.policy(trees), trees.root_value
         if explore:
-            action = pick(self.search.acting(trees, self._temperature(state)), self.generator.random(len(value)))
+            probabilities = self.search.acting(trees, self._temperature(state))
+            memory = (state or self.initial_state(len(value)) or {}).get("drawn")
+            action, memory = self.sampler(probabilities, memory, self.generator)
+            state = state if memory is None or state is None else {**state, "drawn": memory}
             self._metrics = _measured(trees, policy)
         else:
             action = pick(self.search.acting(trees, 0.0), np.zeros(len(value)))
@@ -136,11 +143,13 @@ class SearchAgent(Seeded, PolicyAgent):
         return np.array([self.temperature(move) for move in moves.tolist()])
 
     def initial_state(self, count: int) -> Tree | None:
-        """Return the number of moves so far, {"moves": [count]}, if the temperature depends on it; else None."""
-        return {"moves": np.zeros(count, np.int64)} if self.counts else None
+        """Return moves so far [count] if the temperature depends on them, what the sampler remembers, or else None."""
+        memory = self.sampler.initial(count, self.codec.width)
+        moves = {"moves": np.zeros(count, np.int64)} if self.counts else {}
+        return {**moves, **({} if memory is None else {"drawn": memory})} or None
 
     def after(self, observation: Tree, state: Tree, *action: Tree) -> Tree:
-        return {"moves": state["moves"] + 1}
+        return {**state, "moves": state["moves"] + 1} if self.counts else state
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "metrics": dict(self._metrics)}

@@ -1,7 +1,7 @@
 """How an action is drawn from the probabilities that a search returns for the environment."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,20 +15,20 @@ from rlrun.ops.distributions import log_gamma_quantile
 class ActionSampler(Protocol):
     """Draws actions, and may remember something of each environment."""
 
-    def initial(self, count: int, actions: int) -> Array:
-        """Return what is remembered where episodes begin: [count, actions], or [count, 0]."""
+    def initial(self, count: int, actions: int) -> Array | None:
+        """Return what is remembered where episodes begin, an array [count, …], or None."""
 
-    def __call__(self, probabilities: Array, memory: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    def __call__(self, probabilities: Array, memory: Any, rng: np.random.Generator) -> tuple[Array, Any]:
         """Return actions [N] by probabilities [N, A], and what is remembered after them [N, …]."""
 
 
 class Draw:
     """Draws from the probabilities."""
 
-    def initial(self, count: int, actions: int) -> Array:
-        return np.zeros((count, 0))
+    def initial(self, count: int, actions: int) -> Array | None:
+        return None
 
-    def __call__(self, probabilities: Array, memory: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    def __call__(self, probabilities: Array, memory: Any, rng: np.random.Generator) -> tuple[Array, Any]:
         return pick(probabilities, rng.random(len(probabilities))), memory
 
 
@@ -46,7 +46,7 @@ class BestOrDraw(Draw):
         if not 0 <= self.epsilon <= 1:
             raise ConfigError(f"epsilon: wanted a probability from 0 to 1, got {self.epsilon}")
 
-    def __call__(self, probabilities: Array, memory: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    def __call__(self, probabilities: Array, memory: Any, rng: np.random.Generator) -> tuple[Array, Any]:
         drawn, _ = super().__call__(probabilities, memory, rng)
         return np.where(rng.random(len(drawn)) < self.epsilon, drawn, probabilities.argmax(1)), memory
 
@@ -78,7 +78,7 @@ class PersistentDraw(Draw):
     def initial(self, count: int, actions: int) -> Array:
         return np.zeros((count, actions))
 
-    def __call__(self, probabilities: Array, memory: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    def __call__(self, probabilities: Array, memory: Any, rng: np.random.Generator) -> tuple[Array, Any]:
         fresh = (rng.random(len(memory)) < self.renewal) | (memory == 0).all(1)
         memory = np.where(fresh[:, None], rng.random(memory.shape), memory)
         shape = torch.from_numpy(self.concentration * np.maximum(probabilities, 1e-30))
