@@ -131,6 +131,12 @@ KINDS = {  # one of each kind of collection, memory and wrapper; killed amid eva
         *("algorithm.plan.population=20", "algorithm.plan.elite=5", "algorithm.plan.iterations=2", wrapped()),
         "stop.env_steps=1_500",
     ),
+    "self-play": (
+        *("algorithm=alphazero", "env=tictactoe", "env.vectorization=sync", "num_envs=3", wrapped()),
+        *("algorithm.search.simulations=8", "algorithm.batch_size=16", "algorithm.updates_per_step=0.5"),
+        "algorithm.temperature={_target_: rlrun.core.schedules.Step, values: [1.0, 0.5], at: [3]}",
+        *("algorithm.collect_steps=3", "memory.length=500", "stop.env_steps=1_500"),
+    ),
     "imagination": (
         *("algorithm=mbpo", *REPLAY, *FEW, "env=pendulum", "imagination.episodes=8", "imagination.keep=20"),
         "imagination.length={_target_: rlrun.core.schedules.Linear, first: 1, last: 3, steps: 600}",
