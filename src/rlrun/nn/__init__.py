@@ -64,13 +64,14 @@ from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.inverse_model import InverseModel
 from rlrun.nn.latent import Latent, SharedFeatures
 from rlrun.nn.mlp import MLP, normal_, orthogonal_, xavier_uniform_
+from rlrun.nn.muzero import MuZeroNetwork
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 from rlrun.nn.parameter_groups import grouped, retuned
 from rlrun.nn.policy import DeterministicPolicy, Policy, SoftPolicy, SquashedGaussian, Temperature
 from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core, StatefulEncoder
 from rlrun.nn.target_network import Follow, frozen_copy
-from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
+from rlrun.nn.value_heads import Bins, Numbers, Ordered, Quantiles, Rewards, TwoHot, ValueHead, value_head_of
 
 __all__ = ["MLP", "ActionCodec", "ActionHead", "ActorCritic", "Autoencoder", "Bins", "Convolutions", "Core", "Critics"]
 __all__ += ["Decoder", "Deconvolutions", "DetachedEncoder", "DeterministicPolicy", "Dueling", "Encoded", "EncodedMLP"]
@@ -86,7 +87,7 @@ __all__ += [
     "SquashedGaussian",
 ]
 __all__ += ["StatefulEncoder", "Temperature", "Trunk", "UNet", "Value", "ValueHead"]
-__all__ += ["Beyond", "Coded", "Dynamics", "WorldModel"]
+__all__ += ["Beyond", "Coded", "Dynamics", "MuZeroNetwork", "Ordered", "TwoHot", "WorldModel"]
 __all__ += [
     "flatten",
     "frozen_copy",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rlrun import ops
@@ -31,6 +33,10 @@ class ValueHead(ABC):
         Raises:
             SpaceError: they cannot.
         """
+
+    def first_outputs(self) -> Tensor:
+        """Return outputs [N] of a value around 0, with which a network may begin."""
+        return torch.zeros(self.size)
 
     def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
         """Reshape the outputs of a network, [M, B, width · N], of width 1 without choices."""
@@ -248,11 +254,7 @@ class Bins(ValueHead):
         self.deviation = smoothing * (self.largest - self.least) / count
 
     def fit(self, codec: ActionCodec) -> None:
-        if len(codec.branches) > 1:
-            raise SpaceError(
-                f"bins encode the value of one choice; that of an action in {describe(codec.space)} adds up over "
-                f"{len(codec.branches)} (leave +with=hlgauss away, or let a larger joint_limit make them one)"
-            )
+        _require_one_branch(codec)
 
     def mean(self, estimate: Tensor) -> Tensor:
         return estimate.softmax(-1) @ ops.bin_centres(self.size, least=self.least, largest=self.largest, like=estimate)
@@ -265,6 +267,127 @@ class Bins(ValueHead):
 
     def metrics(self, target: Tensor) -> Mapping[str, Any]:
         return {"target/clamped": (target < self.least) | (target > self.largest)}
+
+
+class TwoHot(ValueHead):
+    """Logits of whole numbers, of which a target is the two next to it (Schrittwieser et al. 2020, arXiv 1911.08265).
+
+    The value is T⁻¹(Σ p(i) i), where T shrinks large returns (`rlrun.ops.shrunk`). Returns beyond the first and the
+    last number count as these. The loss is the divergence from the target's two numbers, which is 0 where they agree.
+
+    Args:
+        count: of the numbers, from -(count - 1) // 2 to count // 2; 101 of them encode returns up to ±2,500.
+        shrink: ε of T; None = T is left out.
+        exact: shares of the two numbers are such that the mean of T⁻¹(i) is the target, and the value is this mean.
+
+    Raises:
+        ConfigError: there are fewer than two numbers, or ε is not above 0.
+    """
+
+    def __init__(self, count: int = 101, *, shrink: float | None = 0.001, exact: bool = False) -> None:
+        _require_numbers(count, shrink)
+        self.size, self.shrink, self.exact = count, shrink, exact
+        self.least = -((count - 1) // 2)
+
+    def fit(self, codec: ActionCodec) -> None:
+        _require_one_branch(codec)
+
+    def first_outputs(self) -> Tensor:
+        """Return the logits of a Cauchy distribution around 0."""
+        return -self._numbers(torch.zeros(())).square().log1p()
+
+    def mean(self, estimate: Tensor) -> Tensor:
+        numbers = self._numbers(estimate)
+        if self.exact:
+            return estimate.softmax(-1) @ _grown(numbers, self.shrink)
+        return _grown(estimate.softmax(-1) @ numbers, self.shrink)
+
+    def distance(
+        self, estimate: Tensor, target: Tensor, *, huber: float | None, by: ops.Distance | None = None
+    ) -> Tensor:
+        wanted = self.shares(target)
+        return (torch.xlogy(wanted, wanted) - wanted * estimate.log_softmax(-1)).sum(-1)
+
+    def shares(self, target: Tensor) -> Tensor:
+        """Return the share of each number in targets [...]: [..., N]."""
+        place = (_shrunk(target, self.shrink) - self.least).clamp(0.0, self.size - 1.0)
+        below = place.floor().clamp(max=self.size - 2.0)
+        upper = place - below
+        if self.exact:
+            low, high = (_grown(below + self.least + more, self.shrink) for more in (0.0, 1.0))
+            upper = ((target - low) / (high - low)).clamp(0.0, 1.0)
+        index = below.long().unsqueeze(-1)
+        shares = target.new_zeros((*target.shape, self.size))
+        shares = shares.scatter(-1, index, (1.0 - upper).unsqueeze(-1))
+        return shares.scatter(-1, index + 1, upper.unsqueeze(-1))
+
+    def _numbers(self, like: Tensor) -> Tensor:
+        return torch.arange(self.least, self.least + self.size, device=like.device, dtype=like.dtype)
+
+    def metrics(self, target: Tensor) -> Mapping[str, Any]:
+        place = _shrunk(target, self.shrink) - self.least
+        return {"target/clamped": (place < 0.0) | (place > self.size - 1.0)}
+
+
+class Ordered(ValueHead):
+    """Logits of "the return is above i", for whole numbers i, each of which learns by itself.
+
+    The value is T⁻¹(least + Σ P(above i)), with T as of `TwoHot`.
+
+    Args:
+        count: of the numbers, from -count / 2 on; 100 of them encode returns up to ±2,500.
+        shrink: ε of T; None = T is left out.
+
+    Raises:
+        ConfigError: there are fewer than two numbers, or ε is not above 0.
+    """
+
+    def __init__(self, count: int = 100, *, shrink: float | None = 0.001) -> None:
+        _require_numbers(count, shrink)
+        self.size, self.shrink, self.least = count, shrink, -(count / 2)
+
+    def fit(self, codec: ActionCodec) -> None:
+        _require_one_branch(codec)
+
+    def first_outputs(self) -> Tensor:
+        """Return the logits of a Cauchy distribution around 0."""
+        above = 0.5 - (torch.arange(self.size) + self.least + 0.5).atan() / math.pi
+        return above.logit()
+
+    def mean(self, estimate: Tensor) -> Tensor:
+        return _grown(self.least + estimate.sigmoid().sum(-1), self.shrink)
+
+    def distance(
+        self, estimate: Tensor, target: Tensor, *, huber: float | None, by: ops.Distance | None = None
+    ) -> Tensor:
+        from_first = (_shrunk(target, self.shrink) - self.least).unsqueeze(-1)
+        above = (from_first - torch.arange(self.size, device=target.device)).clamp(0.0, 1.0)
+        spread = torch.xlogy(above, above) + torch.xlogy(1.0 - above, 1.0 - above)
+        loss = F.binary_cross_entropy_with_logits(estimate, above.expand_as(estimate), reduction="none")
+        return (loss + spread).sum(-1)
+
+
+def _require_numbers(count: int, shrink: float | None) -> None:
+    if count < 2 or (shrink is not None and not shrink > 0.0):
+        raise ConfigError(
+            f"value_head: wanted at least 2 numbers, and shrink above 0 or null, got {count} and {shrink}"
+        )
+
+
+def _shrunk(value: Tensor, shrink: float | None) -> Tensor:
+    return value if shrink is None else ops.shrunk(value, shrink)
+
+
+def _grown(value: Tensor, shrink: float | None) -> Tensor:
+    return value if shrink is None else ops.grown(value, shrink)
+
+
+def _require_one_branch(codec: ActionCodec) -> None:
+    if len(codec.branches) > 1:
+        raise SpaceError(
+            f"bins encode the value of one choice; that of an action in {describe(codec.space)} adds up over "
+            f"{len(codec.branches)} (leave +with=hlgauss away, or let a larger joint_limit make them one)"
+        )
 
 
 def require_discounts(discount: float | Sequence[float], head: ValueHead | None) -> None:

@@ -54,7 +54,9 @@ from rlrun.ops.returns import v_trace as v_trace
 from rlrun.ops.targets import TargetEntropy as TargetEntropy
 from rlrun.ops.targets import bootstrap as bootstrap
 from rlrun.ops.targets import choice_entropy as choice_entropy
+from rlrun.ops.targets import grown as grown
 from rlrun.ops.targets import lerp_ as lerp_
 from rlrun.ops.targets import range_entropy as range_entropy
+from rlrun.ops.targets import shrunk as shrunk
 from rlrun.ops.targets import smoothed as smoothed
 from rlrun.ops.targets import target_entropy as target_entropy

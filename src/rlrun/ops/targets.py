@@ -20,6 +20,18 @@ def bootstrap(reward: Tensor, *, discount: float | Tensor, terminated: Tensor, v
     return reward + discount * value.masked_fill(terminated, 0.0)
 
 
+def shrunk(value: Tensor, epsilon: float = 0.001) -> Tensor:
+    """Return T(x) = sign(x) (√(|x| + 1) - 1) + ε x, entry by entry (Pohlen et al. 2018, arXiv 1805.11593)."""
+    return value.sign() * ((value.abs() + 1.0).sqrt() - 1.0) + epsilon * value
+
+
+def grown(value: Tensor, epsilon: float = 0.001) -> Tensor:
+    """Return T⁻¹, the inverse of `shrunk`, entry by entry; ε above 0."""
+    size = value.abs().double()  # of large returns the difference below loses digits
+    root = ((1.0 + 4.0 * epsilon * (size + 1.0 + epsilon)).sqrt() - 1.0) / (2.0 * epsilon)
+    return value.sign() * (root.square() - 1.0).to(value.dtype)
+
+
 def smoothed(c: Tensor, noise: float, limit: float) -> Tensor:
     """Return actions [..., A] in [-1, 1] with normal noise of at most `limit` around them (1802.09477 eq. 14).
 

@@ -1,0 +1,191 @@
+"""The networks of MuZero: what observations and imagined actions lead to, as latents, and what these predict."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.compile.calls import part_of
+from rlrun.core.errors import ConfigError, SpaceError, require_at_least
+from rlrun.core.spaces import Spaces, describe
+from rlrun.core.typing import Tree
+from rlrun.nn.actions import ActionCodec
+from rlrun.nn.encoders import EncodedMLP, Recipe
+from rlrun.nn.mlp import MLP, Activation
+from rlrun.nn.value_heads import TwoHot, ValueHead
+from rlrun.ops.distributions import one_hot
+
+
+class Predictions(NamedTuple):
+    """What latents predict; a part that the network has not is None.
+
+    value: outputs of the value head [..., N].
+    policy: logits of actions [..., A].
+    reward: outputs of the reward head [..., N'], of the action that led to the latent.
+    ended: logit of an end of the episode there [...].
+    """
+
+    value: Tensor
+    policy: Tensor
+    reward: Tensor | None
+    ended: Tensor | None
+
+
+class MuZeroNetwork(nn.Module):
+    """Representation h, dynamics g and prediction f (Schrittwieser et al. 2020, arXiv 1911.08265).
+
+        latent_0 = h(observation),   latent_k = g(latent_k-1, action),   predictions_k = f(latent_k)
+
+    Latents are rows of numbers, brought to [0, 1] by the least and the largest of each row. Predictions begin as zeros
+    of the policy, and as values around 0.
+
+    Args:
+        spaces: of the environment.
+        latent: numbers of a latent, Z.
+        hidden: widths of the layers of h behind the encoder.
+        dynamics: widths of the layers of g.
+        prediction: widths of the layers of f, below one layer for all predictions.
+        value_head, reward_head: how returns and rewards are encoded; None = `TwoHot`.
+        rewards: rewards are predicted.
+        ends: ends of episodes are predicted.
+        end_bias: of the logit of an end, at first.
+        entropy_weight: of the entropy of policies in the loss, at first.
+        projection: width of the layers by which predicted latents are compared with those of observations (SimSiam,
+            arXiv 2011.10566); None = there are none.
+        activation, layer_norm: of all layers, as `MLP` takes them.
+        encoder: of observations, as `Encoded` takes it.
+
+    Raises:
+        SpaceError: the action space has numbers, or more combinations of choices than one row of logits encodes.
+        ConfigError: a number is out of range.
+    """
+
+    entropy_weight: Tensor
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        latent: int = 128,
+        hidden: Sequence[int] = (128,),
+        dynamics: Sequence[int] = (128,),
+        prediction: Sequence[int] = (128,),
+        value_head: ValueHead | None = None,
+        reward_head: ValueHead | None = None,
+        rewards: bool = True,
+        ends: bool = True,
+        end_bias: float = 0.0,
+        entropy_weight: float = 0.0,
+        projection: int | None = None,
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+        encoder: nn.Module | Recipe | None = None,
+    ) -> None:
+        super().__init__()
+        require_at_least("latent", latent, 1)
+        self.codec = ActionCodec(spaces)
+        if self.codec.continuous or len(self.codec.branches) != 1:
+            raise SpaceError(f"MuZero searches choices of one decision; actions are {describe(spaces.action)}")
+        self.actions, self.latent = self.codec.width, latent
+        self.value_head: ValueHead = TwoHot() if value_head is None else value_head
+        self.reward_head: ValueHead = TwoHot() if reward_head is None else reward_head
+        layers: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm}
+        self.representation = EncodedMLP(spaces, latent, hidden=hidden, encoder=encoder, **layers)
+        self.dynamics = MLP(latent + self.actions, latent, hidden=dynamics, **layers)
+        self.widths = (self.value_head.size, self.actions, rewards * self.reward_head.size, int(ends))
+        self.prediction = MLP(latent, sum(self.widths), hidden=prediction, **layers)
+        last = self.prediction[-1]
+        first = (self.value_head.first_outputs(), torch.zeros(self.actions), self.reward_head.first_outputs() * rewards)
+        with torch.no_grad():
+            last.weight.zero_()  # type: ignore[union-attr, operator]
+            outputs = [part[:width] for part, width in zip(first, self.widths, strict=False)]
+            last.bias.copy_(torch.cat([*outputs, torch.full((int(ends),), end_bias)]))  # type: ignore[union-attr, operator]
+        self.register_buffer("entropy_weight", torch.tensor(float(entropy_weight)))
+        self.projection: nn.Module | None = None
+        self.predictor: nn.Module | None = None
+        if projection is not None:
+            require_at_least("projection", projection, 1)
+            self.projection = MLP(latent, projection, hidden=[projection], **layers)
+            self.predictor = MLP(projection, projection, hidden=[max(projection // 2, 1)], **layers)
+
+    def represent(self, observation: Tree) -> Tensor:
+        """Return the latents [..., Z] of observations [...]."""
+        return scaled(part_of(self, "representation")(observation))
+
+    def choices(self, action: Tree) -> Tensor:
+        """Return actions [...] as one-hot choices [..., A]."""
+        return one_hot(self.codec.choices(action), (self.actions,))
+
+    def step(self, latent: Tensor, choice: Tensor) -> Tensor:
+        """Return the latents [..., Z] after latents [..., Z] and one-hot choices [..., A]."""
+        return scaled(part_of(self, "dynamics")(torch.cat((latent, choice), -1)))
+
+    def predict(self, latent: Tensor) -> Predictions:
+        """Return what latents [..., Z] predict."""
+        value, policy, reward, ended = torch.split(part_of(self, "prediction")(latent), list(self.widths), -1)
+        has_reward, has_end = self.widths[2:]
+        return Predictions(value, policy, reward if has_reward else None, ended.squeeze(-1) if has_end else None)
+
+    def decoded(self, latent: Tensor) -> Predictions:
+        """Return what latents [..., Z] predict, values and rewards as numbers [...]."""
+        predicted = self.predict(latent)
+        reward = None if predicted.reward is None else mean_of(self.reward_head, predicted.reward)
+        return predicted._replace(value=mean_of(self.value_head, predicted.value), reward=reward)
+
+    def value(self, observation: Tree) -> Tensor:
+        """Return the values [...] of observations [...]."""
+        return mean_of(self.value_head, self.predict(self.represent(observation)).value)
+
+    def unroll(self, observation: Tree, action: Tree, gradient: float = 0.5) -> Tensor:
+        """Return the latents [B, R + 1, Z] of observations [B, …], and after the actions [B, R, …] that follow.
+
+        gradient: factor of the gradient that passes each step of g.
+        """
+        latent = self.represent(observation)
+        latents = [latent]
+        for choice in self.choices(action).unbind(1):
+            latent = self.step(latent, choice)
+            latent = torch.lerp(latent.detach(), latent, gradient)
+            latents.append(latent)
+        return torch.stack(latents, 1)
+
+    def similarity(self, latent: Tensor, seen: Tensor) -> Tensor:
+        """Return the cosine [...] of predicted latents and those of observations, which are not moved, both [..., Z].
+
+        Raises:
+            ConfigError: there is no projection.
+        """
+        if self.projection is None or self.predictor is None:
+            raise ConfigError("projection: cosines are of projected latents; it wants a width")
+        with torch.no_grad():
+            wanted = self.projection(seen)
+        return torch.cosine_similarity(self.predictor(self.projection(latent)), wanted, dim=-1)
+
+    def act(self, observation: Tree, explore: bool) -> Tree:
+        """Return actions [B, …] of the policy alone, without a search: drawn, or the most likely ones."""
+        logits = self.codec.restrict(self.predict(self.represent(observation)).policy, observation)
+        return self.codec.join(None, self.codec.sample(logits) if explore else self.codec.best(logits))
+
+    @property
+    def predicts_rewards(self) -> bool:
+        """Whether rewards are predicted."""
+        return self.widths[2] > 0
+
+
+def mean_of(head: ValueHead, output: Tensor) -> Tensor:
+    """Return the numbers [...] that outputs [..., N] of a value head stand for."""
+    return head.mean(output.squeeze(-1) if head.size == 1 else output)
+
+
+def distance_of(head: ValueHead, output: Tensor, target: Tensor) -> Tensor:
+    """Return the loss [...] of outputs [..., N] of a value head by numbers [...]."""
+    rows = output.reshape(1, -1, head.size)
+    rows = rows.squeeze(-1) if head.size == 1 else rows
+    return head.distance(rows, target.reshape(-1), huber=None).reshape(target.shape)
+
+
+def scaled(latent: Tensor) -> Tensor:
+    """Return latents [..., Z] between 0 and 1, by the least and the largest number of each row (appendix G)."""
+    low, high = latent.aminmax(dim=-1, keepdim=True)
+    return (latent - low) / (high - low).clamp(min=1e-5)
