@@ -25,6 +25,7 @@ from rlrun.memory.samplers import Rows, Sampler, Uniform
 from rlrun.memory.sources import spaces_in
 from rlrun.memory.split import Split, classes, digits
 from rlrun.memory.table import Table
+from rlrun.memory.trajectory import Trajectory
 from rlrun.memory.transforms import (
     ImageScale,
     NStep,
@@ -50,7 +51,7 @@ __all__ += ["Sample", "Stratified", "Uniform", "UniformEjector", "WeighRewards",
 __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "PhasicLoader", "Prefetch"]
 __all__ += ["ReplayLoader", "Rollout", "RolloutLoader", "Shuffled", "WholeReplayLoader"]
 __all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "Next", "NextN"]
-__all__ += ["Previous", "Split", "Table", "Unrolled", "batches", "classes", "digits", "spaces_in"]
+__all__ += ["Previous", "Split", "Table", "Trajectory", "Unrolled", "batches", "classes", "digits", "spaces_in"]
 __all__ += ["Augmentation", "ColorJitter", "CutOut", "Later", "PixelNoise", "RandomCrop", "RandomShift", "Views"]
 __all__ += ["MinTree", "SegmentTree", "SumTree"]
 __all__ += ["DictObservation", "DictResponse", "EpisodeState", "MemoryProxy", "MetaData"]

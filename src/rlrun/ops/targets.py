@@ -27,9 +27,9 @@ def shrunk(value: Tensor, epsilon: float = 0.001) -> Tensor:
 
 def grown(value: Tensor, epsilon: float = 0.001) -> Tensor:
     """Return T⁻¹, the inverse of `shrunk`, entry by entry; ε above 0."""
-    size = value.abs().double()  # of large returns the difference below loses digits
-    root = ((1.0 + 4.0 * epsilon * (size + 1.0 + epsilon)).sqrt() - 1.0) / (2.0 * epsilon)
-    return value.sign() * (root.square() - 1.0).to(value.dtype)
+    size = value.abs() + 1.0 + epsilon
+    root = 2.0 * size / ((1.0 + 4.0 * epsilon * size).sqrt() + 1.0)  # without a difference of numbers nearly alike
+    return value.sign() * (root.square() - 1.0)
 
 
 def smoothed(c: Tensor, noise: float, limit: float) -> Tensor:
