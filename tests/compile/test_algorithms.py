@@ -64,7 +64,17 @@ RUNS = {
 }
 UNTRIED = {  # for the sake of time: their updates are like those above, or want data
     *("action_repeat", "bc", "causal_bc", "ddpg", "doac", "handcrafted", "iql", "oac", "qrsac", "sarsa", "sarsa_ddpg"),
-    *("alphazero", "genrl", "latent_mbrl", "mbrl", "pets", "sarsa_ddpg_recurrent", "sarsa_recurrent", "seditor"),
+    *(
+        "alphazero",
+        "genrl",
+        "latent_mbrl",
+        "mbrl",
+        "muzero",
+        "pets",
+        "sarsa_ddpg_recurrent",
+        "sarsa_recurrent",
+        "seditor",
+    ),
     *("taac_l", "taac_q", "trac"),
 }
 RUNS |= {name: (f"algorithm={name}", env_of(name)) for name in ALGORITHMS if name not in {*RUNS, *UNTRIED}}

@@ -22,6 +22,7 @@ from torch import Tensor
 
 import rlrun
 from rlrun import config as configuration
+from rlrun.algorithms.search.muzero import MuZeroLoss
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.config.places import first_comment, packaged_dir
@@ -104,10 +105,11 @@ class Reading(Callback):
     def __init__(self, states: int, first: int) -> None:
         self.first, self.updates = first, 0
         self.sums, self.counts = np.zeros(states), np.zeros(states)
-        self.loss: CriticLoss | ActorCriticLoss | None = None
+        self.loss: Any = None
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
-        losses = [callback for callback in callbacks.values() if isinstance(callback, CriticLoss | ActorCriticLoss)]
+        kinds = CriticLoss | ActorCriticLoss | MuZeroLoss
+        losses = [callback for callback in callbacks.values() if isinstance(callback, kinds)]
         self.loss = losses[0] if losses else None
 
     def end_batch(self, observation: Tensor, weight: Tensor | None = None) -> None:
@@ -115,7 +117,10 @@ class Reading(Callback):
         if self.updates < self.first or self.loss is None or not self.loss.store.fresh:
             return
         metric = self.loss.store.newest["value/mean"]  # as the loss has it: of each element
-        value = metric.mean(0) if isinstance(self.loss, CriticLoss) else metric.tensors[0]
+        if isinstance(self.loss, MuZeroLoss):
+            value = metric
+        else:
+            value = metric.mean(0) if isinstance(self.loss, CriticLoss) else metric.tensors[0]
         state = present(observation).argmax(-1)
         if value.shape != state.shape:
             return  # an update of something else
@@ -177,7 +182,7 @@ SMALL = {  # numbers that are given where an algorithm has the key
     "num_envs": 1,
 }
 UPDATES, FEWER_UPDATES = 250, 150
-MORE_UPDATES = {"iql-recurrent": 400}
+MORE_UPDATES = {"iql-recurrent": 400, "muzero-None": 500}
 SLOW = ("action_repeat", "doac", "dsac", "qrsac")  # in spite of several critics
 OWN = {  # of single algorithms
     "genrl": ("init.networks.vae=null",),  # whatever its latent actions are decoded to
@@ -210,6 +215,18 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "imagination.model.elites": 2,
         "imagination.model.lr": 0.01,
         "imagination.model.min_updates": 300,
+    },
+    "muzero": {
+        **dict.fromkeys(("algorithm.dynamics", "algorithm.prediction"), "[16]"),
+        **FEW,
+        "algorithm.latent": 8,
+        "algorithm.unroll": 2,
+        "algorithm.td_steps": 3,
+        "algorithm.lr": 0.01,
+        "algorithm.tau": 1.0,
+        "algorithm.target_every": 10,
+        "algorithm.value_head.exact": True,  # of random returns the mean, and not that of their roots
+        "algorithm.value_head.count": 11,
     },
     "taac": FEW,
     "taac_l": FEW,

@@ -90,6 +90,9 @@ class MuZeroNetwork(nn.Module):
         self.actions, self.latent = self.codec.width, latent
         self.value_head: ValueHead = TwoHot() if value_head is None else value_head
         self.reward_head: ValueHead = TwoHot() if reward_head is None else reward_head
+        for name, head in {"value_head": self.value_head, "reward_head": self.reward_head}.items():
+            if not isinstance(head, ValueHead):
+                raise ConfigError(f"{name}: wanted a value head, such as {{_target_: rlrun.nn.TwoHot}}, got {head!r}")
         layers: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm}
         self.representation = EncodedMLP(spaces, latent, hidden=hidden, encoder=encoder, **layers)
         self.dynamics = MLP(latent + self.actions, latent, hidden=dynamics, **layers)

@@ -168,3 +168,16 @@ def test_model_follows_the_agent_to_another_device():
     searches.device = "meta"
     searches(OBSERVATION[:1])
     assert searches.model.device == "meta"
+
+
+def test_random_actions_come_with_what_an_even_search_finds():
+    mask = ours.Box((3,), np.zeros(3, np.int8), np.ones(3, np.int8), "int8")
+    masked = ours.Spaces(ours.Composite({"action_mask": mask, "line": LINE}), ours.Discrete(3))
+    observation = {"action_mask": np.array([[1, 1, 0], [0, 0, 1]], np.int8), "line": OBSERVATION[:2]}
+    response = agent(spaces=masked).at_random(masked.action, seed=0)(observation)
+    assert response["search_policy"].tolist() == [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
+    assert response["search_value"].tolist() == [0.0, 0.0]
+    assert response["action"][1] == 2
+    plain = agent().at_random(SPACES.action, seed=0)(OBSERVATION)
+    np.testing.assert_allclose(plain["search_policy"], 1 / 3)
+    assert set(plain) == set(agent().outputs)

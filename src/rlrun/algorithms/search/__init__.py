@@ -3,6 +3,7 @@
 from rlrun.algorithms.search.agent import SearchAgent, SearchModel, search_of
 from rlrun.algorithms.search.candidates import chosen_candidates, drawn_candidates, likeliest_candidates
 from rlrun.algorithms.search.gumbel import Gumbel
+from rlrun.algorithms.search.learned import LearnedModel
 from rlrun.algorithms.search.player import Playouts, SearchPlayer, SimulatorModel, unknown
 from rlrun.algorithms.search.puct import Puct
 from rlrun.algorithms.search.samplers import ActionSampler, BestOrDraw, Draw, PersistentDraw
@@ -13,6 +14,7 @@ __all__ = [
     "BestOrDraw",
     "Draw",
     "Gumbel",
+    "LearnedModel",
     "Model",
     "Node",
     "PersistentDraw",

@@ -15,13 +15,13 @@ import torch
 from rlrun.algorithms.search.gumbel import Gumbel
 from rlrun.algorithms.search.puct import Puct
 from rlrun.algorithms.search.samplers import ActionSampler, Draw
-from rlrun.algorithms.search.tree import Node, Search, SearchTrees, pick
-from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, Response, to_arrays
+from rlrun.algorithms.search.tree import Node, Search, SearchTrees, pick, shares
+from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, RandomAgent, Response, to_arrays, to_tensors
 from rlrun.compile.calls import NoGrad
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.generators import Seeded
 from rlrun.core.schedules import Schedule
-from rlrun.core.spaces import Spaces, describe
+from rlrun.core.spaces import Space, Spaces, describe, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.nn import ActionCodec
 
@@ -151,12 +151,33 @@ class SearchAgent(Seeded, PolicyAgent):
     def after(self, observation: Tree, state: Tree, *action: Tree) -> Tree:
         return {**state, "moves": state["moves"] + 1} if self.counts else state
 
+    def at_random(self, space: Space, *, seed: int) -> RandomAgent:
+        return RandomSearches(self.codec, space, seed=seed)
+
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "metrics": dict(self._metrics)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._metrics = dict(state["metrics"])
+
+
+class RandomSearches(RandomAgent):
+    """Act at random, with what a search finds that knows nothing: all actions are alike, and the value is 0."""
+
+    outputs = ("action", POLICY, VALUE)
+
+    def __init__(self, codec: ActionCodec, space: Space, *, seed: int) -> None:
+        super().__init__(space, seed=seed)
+        self.codec = codec
+
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        count = row_count(observation)
+        allowed = np.ones((count, self.codec.width), np.float32)
+        if self.codec.masked:
+            allowed[:] = to_arrays(self.codec.allowed(to_tensors(observation)))
+        found = {POLICY: shares(allowed), VALUE: np.zeros(count, np.float32)}
+        return {**super().__call__(observation, state, explore=explore), **found}
 
 
 def search_of(

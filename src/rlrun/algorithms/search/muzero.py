@@ -1,0 +1,372 @@
+"""MuZero (Schrittwieser et al. 2020, arXiv 1911.08265): search by a learned model, and learn what the search found.
+
+For a stored step t and its actions a_t … a_t+R-1, latents s_0 = h(o_t), s_k = g(s_k-1, a_t+k-1) predict at each k
+
+    value    z_t+k = Σ_j≤n γ^(j-1) r_t+k+j + γ^n v_t+k+n     n rewards, and the value of a search then
+    policy   π_t+k of that search
+    reward   r_t+k of the action that led there
+    end      whether the episode ended there
+
+    L = Σ_k w_k Σ_i c_i l_i(k),   w_0 = 1, w_k = 1/R
+
+Gradients are halved at each step of g (appendix G). With a consistency loss, latents predict those of the observations
+that came (EfficientZero, Ye et al. 2021, arXiv 2111.00210). Reanalysis searches stored positions anew, by a target
+network (Schrittwieser et al. 2021, arXiv 2104.06294). A step that ended an episode has discount 0, and behind it all
+rewards and values are 0.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlrun import ops
+from rlrun.algorithms.search import LearnedModel, Search
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, require_weight
+from rlrun.callbacks.target import TargetCallback, TargetResult
+from rlrun.core.errors import ConfigError, require_at_least, require_one_of
+from rlrun.core.spaces import map_tree
+from rlrun.core.typing import Batch, Tree
+from rlrun.nn.muzero import MuZeroNetwork, Predictions, distance_of, mean_of
+
+TERMS = ("value", "policy", "reward", "end", "consistency")
+CONSISTENCIES = ("cosine", "squares")
+
+
+class Targets(NamedTuple):
+    """What latents learn to predict, at R + 1 positions.
+
+    value, reward: [..., R + 1].
+    policy: [..., R + 1, A]; zeros where nothing was searched.
+    ended: whether the episode ended at or before a position [..., R + 1].
+    beyond: whether a position is behind the last one that is known [..., R + 1].
+    partial: whether the episode goes on behind the last of these positions that is known [...].
+    """
+
+    value: Tensor
+    reward: Tensor
+    policy: Tensor
+    ended: Tensor
+    beyond: Tensor
+    partial: Tensor
+
+
+def targets(
+    reward: Tensor,
+    discount: Tensor,
+    value: Tensor,
+    policy: Tensor,
+    end: Tensor,
+    *,
+    td_steps: int | Tensor,
+    rewards: bool = True,
+    turns: bool = False,
+) -> Targets:
+    """Return the targets of R + 1 positions from what is known of L ≥ R + 1 of them.
+
+    reward: [..., L] of the step that led to each position, for who took it.
+    discount: [..., L] of a position's value for who took that step; 0 where it ended the episode.
+    value: [..., L] of searches.
+    policy: [..., R + 1, A] of searches.
+    end: [...] the last position that is known, whose numbers are repeated behind it.
+    td_steps: rewards of a return, one number or [...]; -1 = all up to `end`. The value at an `end` where the episode
+        goes on is then the value of its search, discounted once.
+    rewards: rewards are predicted; otherwise the value at the end of an episode is the last reward.
+    turns: two players take turns, so this reward was the other one's.
+    """
+    steps, last = policy.shape[-2], end.unsqueeze(-1)
+    whole = isinstance(td_steps, int) and td_steps < 0
+    number = torch.arange(steps, device=end.device)
+    position, beyond = torch.minimum(number, last), number > last  # [..., R + 1]
+    reach = last - position
+    if not whole:
+        reach = torch.minimum(reach, torch.as_tensor(td_steps, device=end.device).reshape(-1, *[1] * (end.dim() > 0)))
+    most = min(td_steps, reward.shape[-1] - 1) if isinstance(td_steps, int) and not whole else reward.shape[-1] - 1
+    ahead = torch.arange(1, most + 1, device=end.device)
+    at = torch.minimum(position.unsqueeze(-1) + ahead, last.unsqueeze(-1))  # [..., R + 1, n]
+    counts = ahead <= reach.unsqueeze(-1)
+    rows = at.flatten(-2)
+    paid = reward.gather(-1, rows).reshape(at.shape) * counts
+    factor = torch.where(counts, discount.gather(-1, rows).reshape(at.shape), 1.0).cumprod(-1)
+    before = torch.cat((torch.ones_like(factor[..., :1]), factor[..., :-1]), -1)[..., :most]
+    weight = factor[..., -1] if most else 1.0
+    returns = (paid * before).sum(-1) + weight * value.gather(-1, position + reach)
+    over = discount.gather(-1, last) == 0.0
+    at_end, final = position == last, reward.gather(-1, last)
+    if whole:
+        returns = torch.where(at_end, discount.gather(-1, last).abs() * returns, returns)
+    returns = torch.where(at_end & over, 0.0 if rewards else -final if turns else final, returns)
+    used = torch.minimum(last, torch.full_like(last, steps - 1))
+    return Targets(
+        value=returns,
+        reward=reward[..., :steps].masked_fill(beyond, 0.0),
+        policy=policy.gather(-2, position.unsqueeze(-1).expand(policy.shape)),
+        ended=at_end & over,
+        beyond=beyond,
+        partial=(discount.gather(-1, used) != 0.0).squeeze(-1),
+    )
+
+
+def running_sums(reward: Tensor, period: int) -> Tensor:
+    """Return sums of rewards [..., R + 1] behind the first one, which begin anew after `period` steps, if not 0."""
+    reward = torch.cat((torch.zeros_like(reward[..., :1]), reward[..., 1:]), -1)
+    parts = torch.split(reward, period or reward.shape[-1], -1)
+    return torch.cat([part.cumsum(-1) for part in parts], -1)
+
+
+def losses(
+    network: MuZeroNetwork, predicted: Predictions, wanted: Targets, *, period: int | None = None
+) -> dict[str, Tensor]:
+    """Return the loss of each prediction [B, R + 1], by name, and the entropy of policies.
+
+    period: rewards are predicted as running sums that begin anew after so many steps; 0 = never; None =
+            one by one.
+    """
+    log_policy = predicted.policy.log_softmax(-1)
+    terms = {
+        "value": distance_of(network.value_head, predicted.value, wanted.value),
+        "policy": -(wanted.policy * log_policy).sum(-1),
+        "entropy": -(log_policy.exp() * log_policy).sum(-1),
+    }
+    if predicted.reward is not None:
+        reward = wanted.reward if period is None else running_sums(wanted.reward, period)
+        terms["reward"] = distance_of(network.reward_head, predicted.reward, reward)
+    if predicted.ended is not None:
+        ended = wanted.ended.to(predicted.ended)
+        terms["end"] = F.binary_cross_entropy_with_logits(predicted.ended, ended, reduction="none")
+    return terms
+
+
+def masks(wanted: Targets, *, initial_reward: bool, partial: bool, beyond: bool) -> dict[str, Tensor]:
+    """Return where each loss counts [B, R + 1], by name.
+
+    initial_reward: the reward that led to the first position counts.
+    partial: nothing counts behind the last known position of an episode that goes on.
+    beyond: latents behind the last known position count for the consistency loss in no case.
+    """
+    known = ~(wanted.beyond & wanted.partial.unsqueeze(-1)) if partial else torch.ones_like(wanted.beyond)
+    first = torch.arange(wanted.value.shape[-1], device=wanted.value.device) == 0
+    chosen = known & ~wanted.ended & (wanted.policy.sum(-1) > 0.0)
+    return {
+        "value": known,
+        "policy": chosen,
+        "entropy": chosen,
+        "reward": known if initial_reward else known & ~first,
+        "end": known,
+        "consistency": ~first & (known & ~wanted.beyond if beyond else known),
+    }
+
+
+def scales(steps: int, initial: float, *, like: Tensor) -> Tensor:
+    """Return w_k of the R + 1 positions: `initial`, then 1 / R."""
+    later = torch.full((steps,), 1.0 / max(steps, 1), device=like.device)
+    return torch.cat((torch.full((1,), initial, device=like.device), later))
+
+
+class SearchTargets(TargetCallback):
+    """Provide what latents learn to predict, from stored searches or new ones by a target network.
+
+    Args:
+        network: of which the target network is kept.
+        search: of new searches.
+        td_steps: rewards of a return; -1 = all of an episode.
+        fresh: values behind the rewards are the target network's, in place of those that were stored.
+        share: of a batch, whose positions are searched anew.
+        reanalyze_td_steps: rewards of their returns.
+        oldest: age from which `least_td_steps` are taken, of all steps so far; None = all have the same number.
+        least_td_steps: rewards of the returns of the oldest rows; of newer ones linearly more.
+        full: positions behind the unrolled ones are searched, too, in place of the network's value there.
+        noise: new searches explore at the root, as those of acting do.
+        players, end_logit, period: see `LearnedModel`.
+        device: of the networks.
+        options: of `TargetCallback`.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    provides = ("wanted",)
+
+    def __init__(
+        self,
+        network: MuZeroNetwork,
+        search: Search,
+        *,
+        td_steps: int = 5,
+        fresh: bool = False,
+        share: float = 0.0,
+        reanalyze_td_steps: int = 5,
+        oldest: float | None = None,
+        least_td_steps: int = 1,
+        full: bool = False,
+        noise: bool = True,
+        players: int = 1,
+        end_logit: float = 1.0,
+        period: int | None = None,
+        device: str = "cpu",
+        **options: Any,
+    ) -> None:
+        if not 0.0 <= share <= 1.0:
+            raise ConfigError(f"reanalyze.share: wanted a share from 0 to 1, got {share}")
+        require_at_least("reanalyze.td_steps", reanalyze_td_steps, 1)
+        require_at_least("reanalyze.least_td_steps", least_td_steps, 1)
+        if oldest is not None and not oldest > 0.0:
+            raise ConfigError(f"reanalyze.oldest: wanted an age above 0, or null, got {oldest}")
+        super().__init__(network, **options)
+        if not isinstance(self.discount, float | int):
+            raise ConfigError(f"algorithm.discount: wanted one number, got {self.discount}")
+        self.copy = cast(MuZeroNetwork, self.target_network)
+        self.search, self.td_steps, self.fresh, self.share = search, td_steps, fresh, share
+        self.reanalyze_td_steps, self.oldest, self.least_td_steps = reanalyze_td_steps, oldest, least_td_steps
+        self.full, self.noise, self.rewards = full, noise, network.predicts_rewards
+        rules: dict[str, Any] = {"players": players, "end_logit": end_logit, "period": period, "device": device}
+        self.model = LearnedModel(self.copy, discount=self.discount, **rules)
+
+    def target(self, trajectory: Batch, later: Tree) -> TargetResult:
+        """Return `wanted`, a dict of the fields of `Targets`."""
+        reward, end, closed = trajectory["reward"], trajectory["end"], trajectory["closed"]
+        discount = torch.where(trajectory["terminated"], 0.0, self.model.factor)
+        policy = trajectory["policy"]
+        searched = torch.arange(policy.shape[-2], device=end.device) < end.unsqueeze(-1)
+        policy = policy * (searched | ~closed.unsqueeze(-1)).unsqueeze(-1)
+        count, steps = reward.shape[-1], policy.shape[-2]
+        place, behind = torch.arange(count, device=end.device), (count if self.share else 0) + 1
+        last = self.copy.value(map_tree(lambda seen: seen[:, -1], later)).unsqueeze(-1)
+        value = torch.where((place == end.unsqueeze(-1)) & closed.unsqueeze(-1), last, trajectory["value"])
+        if self.fresh and self.td_steps > 0:
+            ahead = self.copy.value(map_tree(lambda seen: seen[:, -behind - steps : -behind], later))
+            value = torch.cat((value[:, : self.td_steps], ahead, value[:, self.td_steps + steps :]), 1)
+        if self.fresh:
+            value = torch.where(place == end.unsqueeze(-1), last, value)
+        td_steps: Any = self.td_steps
+        metrics: dict[str, Any] = {}
+        if self.share:
+            td_steps = torch.full(end.shape, value.shape[-1] if td_steps < 0 else td_steps, device=end.device)
+            rows = torch.randperm(len(end), device=end.device)[: round(self.share * len(end))]
+            found, improved = self._reanalyzed(map_tree(lambda seen: seen[rows, -behind:-1], later), steps)
+            metrics["reanalyze/value_change"] = (found - value[rows]).abs()
+            value, policy = value.index_copy(0, rows, found), policy.index_copy(0, rows, improved)
+            td_steps = td_steps.index_copy(0, rows, self._lengths(trajectory["age"][rows]))
+        rules = {"rewards": self.rewards, "turns": self.model.factor < 0.0}
+        wanted = targets(reward, discount, value, policy, end, td_steps=td_steps, **rules)
+        return {"wanted": wanted._asdict()}, {"muzero/target": wanted.value[:, 0], **metrics}
+
+    def _lengths(self, age: Tensor) -> Tensor:
+        """Return how many rewards the returns of rows of some ages [n] have (arXiv 2111.00210, section 4.3)."""
+        if self.oldest is None:
+            return torch.full_like(age, self.reanalyze_td_steps, dtype=torch.int64)
+        share = (1.0 - age / self.oldest).clamp(min=0.0)
+        longer = self.reanalyze_td_steps - self.least_td_steps
+        return (self.least_td_steps + longer * share).ceil().long()
+
+    def _reanalyzed(self, later: Tree, steps: int) -> tuple[Tensor, Tensor]:
+        """Return values [n, L] and policies [n, steps, A] of new searches in observations [n, L, …]."""
+        value = self.copy.value(later)
+        count, searched = len(value), value.shape[1] if self.full else steps
+        rows = map_tree(lambda seen: seen[:, :searched].flatten(0, 1), later)
+        rng = np.random.default_rng(int(torch.randint(1 << 62, ()))) if self.noise else None
+        trees = self.search.grow(self.model, self.model.node(rows), rng)
+        found = torch.from_numpy(trees.root_value).to(value).reshape(count, searched)
+        policy = torch.from_numpy(self.search.policy(trees)).to(value).reshape(count, searched, -1)
+        return torch.cat((found, value[:, searched:]), 1), policy[:, :steps]
+
+
+class MuZeroLoss(LossCallback):
+    """The losses of all predictions of unrolled latents, weighed and summed.
+
+    Args:
+        network: learns.
+        optimizer: as of `LossCallback`.
+        weights: c_i of value, policy, reward and end, 1 where not given, and of consistency, 0 where not given. The
+            entropy of policies has the weight `network.entropy_weight`.
+        initial_weight: w_0.
+        gradient: factor of the gradient that passes a step of g.
+        consistency: cosine, of projected latents; or squares, of latents.
+        entropy_target: entropy of policies, towards which the weight of the entropy moves; None = it stays.
+        entropy_rate: change of the logarithm of that weight in each update.
+        initial_reward: the reward that led to the first position is predicted, too.
+        period: rewards are predicted as running sums that begin anew after so many steps; 0 = never; None =
+            one by one.
+        partial_mask, beyond_mask: as `masks` takes them.
+        priority: a function of value losses [B, R + 1] that gives priorities [B]; None = the error of the first value.
+        options: of `LossCallback`.
+
+    Raises:
+        ConfigError: there is no such term or consistency, or a number is out of range.
+    """
+
+    network: MuZeroNetwork
+
+    def __init__(
+        self,
+        network: MuZeroNetwork,
+        optimizer: Optimizer | None,
+        *,
+        weights: Mapping[str, float] | None = None,
+        initial_weight: float = 1.0,
+        gradient: float = 0.5,
+        consistency: str = "cosine",
+        entropy_target: float | None = None,
+        entropy_rate: float = 0.001,
+        initial_reward: bool = False,
+        period: int | None = None,
+        partial_mask: bool = True,
+        beyond_mask: bool = True,
+        priority: Callable[[Tensor], Tensor] | None = None,
+        **options: Any,
+    ) -> None:
+        self.weights = {**dict.fromkeys(TERMS, 1.0), "consistency": 0.0, **(weights or {})}
+        for name, weight in self.weights.items():
+            require_one_of("weights", name, TERMS)
+            require_weight(f"weights.{name}", weight)
+        require_one_of("consistency", consistency, CONSISTENCIES)
+        if self.weights["consistency"] and consistency == "cosine" and network.projection is None:
+            raise ConfigError("algorithm.projection: a cosine is that of projected latents; 128 is a width")
+        if entropy_target is not None and not network.entropy_weight > 0.0:
+            raise ConfigError("entropy.target: a weight that is to move begins above 0: entropy.weight=0.01")
+        super().__init__(network, optimizer, **options)
+        self.initial_weight, self.gradient, self.consistency = initial_weight, gradient, consistency
+        self.entropy_target, self.entropy_rate = entropy_target, entropy_rate
+        self.initial_reward, self.period = initial_reward, period
+        self.partial_mask, self.beyond_mask, self.priority = partial_mask, beyond_mask, priority
+
+    def loss(self, observation: Tree, trajectory: Batch, wanted: Batch, later: Tree) -> LossResult:
+        network, targets = self.network, Targets(**wanted)
+        latent = network.unroll(observation, trajectory["action"], self.gradient)
+        predicted = network.predict(latent)
+        terms = losses(network, predicted, targets, period=self.period)
+        if self.weights["consistency"]:
+            terms["consistency"] = self._consistency(latent, later)
+        counted = masks(targets, initial_reward=self.initial_reward, partial=self.partial_mask, beyond=self.beyond_mask)
+        scale = scales(latent.shape[1] - 1, self.initial_weight, like=latent)
+        sums = {name: (term * counted[name] * scale).sum(-1) for name, term in terms.items()}
+        entropy, weight = sums.pop("entropy"), network.entropy_weight
+        total: Any = sum(self.weights[name] * loss for name, loss in sums.items()) - weight * entropy
+        value = mean_of(network.value_head, predicted.value[:, 0])
+        metrics = {f"muzero/loss_{name}": loss for name, loss in sums.items()}
+        error = (value - targets.value[:, 0]).abs() if self.priority is None else self.priority(terms["value"])
+        outputs: dict[str, Any] = {"value_error": error.detach()}
+        if self.entropy_target is not None:
+            now = ops.mean_of(terms["entropy"][:, 0], counted["entropy"][:, 0]).detach()
+            step = self.entropy_rate * (self.entropy_target - now).sign()
+            outputs["updates"] = {"network.entropy_weight": weight * step.exp()}
+        metrics |= {"value/mean": value, "muzero/entropy": terms["entropy"][:, 0]}
+        return total, outputs, metrics
+
+    def _consistency(self, latent: Tensor, later: Tree) -> Tensor:
+        """Return the distance of latents [B, R + 1, Z] from those of the observations that came: [B, R + 1]."""
+        steps = latent.shape[1] - 1
+        with torch.no_grad():
+            seen = self.network.represent(map_tree(lambda value: value[:, :steps], later))
+        if self.consistency == "cosine":
+            apart = 1.0 - self.network.similarity(latent[:, 1:], seen)
+        else:
+            apart = (latent[:, 1:] - seen).square().mean(-1)
+        return torch.cat((torch.zeros_like(apart[:, :1]), apart), 1)
+
+    def error(self, elements: Tensor, outputs: Mapping[str, Any]) -> Tensor:
+        error: Tensor = outputs["value_error"]
+        return error
