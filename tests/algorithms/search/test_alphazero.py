@@ -9,6 +9,7 @@ from tests.short import SMALL, shrink
 
 import rlrun
 from rlrun.algorithms.search.alphazero import AlphaZeroLoss, JudgedGame, Outcome, PolicyValue
+from rlrun.commands.expect import check
 from rlrun.config import compose
 from rlrun.core import spaces as ours
 from rlrun.env import Simulator
@@ -146,6 +147,12 @@ def test_a_run_that_searches_is_an_opponent(run):
     plain = make_env(target="rlrun.env.toys.TicTacToe", vectorization="native")  # of an agent without a search
     plain.face(rlrun.commands.opponents.opponents_of({"it": run})["it"])
     plain.reset(1)
+
+
+def test_promise_is_kept_in_games_against_the_opponents_of_the_run(run):
+    ((kept, line),) = check(run, {"return": {"at_least": -1.0}})
+    assert kept
+    assert float(line.split()[2].rstrip(",")) == pytest.approx(rlrun.evaluate(run, episodes=20).mean_return)
 
 
 def test_games_one_by_one_have_the_same_evaluations(run):
