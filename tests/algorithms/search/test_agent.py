@@ -54,7 +54,14 @@ def agent(search=None, spaces=SPACES, **options):
 OBSERVATION = np.linspace(0.0, 0.9, 7, dtype=np.float32)[:, None]
 
 
-@pytest.mark.parametrize("search", [Puct(simulations=12), Gumbel(simulations=12)])
+@pytest.mark.parametrize(
+    "search",
+    [
+        Puct(simulations=12),
+        Gumbel(simulations=12),
+        Puct(simulations=12, parallel=3, regularized=("act", "search", "learn")),
+    ],
+)
 def test_evaluations_take_the_best_action_of_each_row_by_itself(search):
     searches = agent(search)
     before = searches.state_dict()

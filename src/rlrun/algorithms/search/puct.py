@@ -32,6 +32,7 @@ from rlrun.algorithms.search.tree import (
 )
 from rlrun.core.errors import ConfigError, require_at_least, require_one_of
 from rlrun.core.typing import Array
+from rlrun.env.simulator import uniform
 
 UNEXPANDED = ("max", "min", "mean", "mean_with_parent", "none")
 PLACES = ("act", "search", "learn")
@@ -54,7 +55,7 @@ class Puct(Search):
             prior.
         depth: actions from the root to a node, at most.
         regularized: where π̄ takes the place of visits: act, learn, search (actions are drawn from it, without a
-            generator by one of seed 0).
+            generator by the number of the simulation and the level, so that no tree depends on others).
         divergence: of π̄. rkl: Σ P log(P / p), by which each action keeps a share; kl: Σ p log(p / P).
         parallel: simulations at a time, which the model gets at once; the same node may be the end of several.
         expand: one: a simulation adds one node; root: the same, after all children of the root were added, as one
@@ -110,15 +111,16 @@ class Puct(Search):
             prior = trees.prior[trees.roots]
             drawn = rng.standard_gamma(self.alpha, prior.shape) + 1e-300  # small alphas give rows of zeros
             trees.prior[trees.roots] = (1 - self.noise) * prior + self.noise * shares(drawn * (prior > 0))
-        generator = np.random.default_rng(0) if rng is None else rng
-
         weights = self._weights(np.arange(trees.most_visits + 1.0))
 
         def rule(trees: SearchTrees, at: Array) -> Array:
             if "search" not in self.regularized:
                 return self._best(trees, at, weights, rng)
-            policy = self.regularized_policy(trees, at)
-            return np.stack([pick(policy, draws) for draws in generator.random((self.parallel, len(at)))], 1)
+            policy, times = self.regularized_policy(trees, at), range(self.parallel)
+            if rng is not None:
+                return np.stack([pick(policy, rng.random(len(at))) for _ in times], 1)
+            level, count = trees.level[at].astype(np.uint64), trees.visits[trees.tree[at]]
+            return np.stack([pick(policy, uniform(level, count + time)) for time in times], 1)
 
         trees.grow(model, rule)
         return trees
