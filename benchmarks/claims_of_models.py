@@ -31,4 +31,5 @@ CLAIMS = {
     "pets-cartpole-continuous": claim("algorithm=pets", "env=cartpole_continuous", bar=195.0),
     "mbpo-pendulum": claim("algorithm=mbpo", "env=pendulum", bar=-200.0, enough=5),
     "mbpo-inverted-pendulum": claim("algorithm=mbpo", "env=inverted_pendulum", bar=1_000.0),
+    "muzero-cartpole": Claim(("algorithm=muzero", "env=cartpole"), 475.0, enough=4),
 }
