@@ -1,5 +1,7 @@
 """The networks of MuZero: latents, what they predict, and how gradients pass them."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +74,24 @@ def test_parts_may_be_left_out():
     assert predicted.ended is None
     with pytest.raises(ConfigError, match="projection: cosines are of projected latents"):
         network().similarity(torch.rand(2, 6), torch.rand(2, 6))
+
+
+def test_networks_of_ones_own_take_the_place_of_layers():
+    linear = functools.partial(torch.nn.Linear, bias=False)
+
+    def made(inputs, outputs):
+        return linear(inputs, outputs)
+
+    own = {"representation": linear(3, 6), "dynamics": made, "prediction": made}
+    net = network(**own, projection=lambda inputs: linear(inputs, 3))
+    latent = net.unroll(torch.randn(5, 3), torch.randint(0, 4, (5, 2)))
+    assert net.predict(latent).policy.shape == (5, 3, 4)
+    assert net.similarity(latent, latent).shape == (5, 3)
+    assert isinstance(net.dynamics, torch.nn.Linear)
+    with pytest.raises(ConfigError, match="dynamics: it makes 7 numbers of 10, wanted 6"):
+        network(dynamics=lambda inputs: linear(inputs, 7))
+    with pytest.raises(ConfigError, match="value_head: wanted a value head, such as"):
+        network(value_head=3)
 
 
 def test_latents_of_observations_are_not_moved_by_the_cosine():

@@ -6,13 +6,14 @@ import numpy as np
 import torch
 
 from rlrun.core.errors import ConfigError, RlrunError, require_at_least
+from rlrun.core.generators import Seeded
 from rlrun.core.typing import Array, Batch
 from rlrun.memory.adaptors import AHEAD
 from rlrun.memory.index import CLOSED
 from rlrun.memory.samplers import Rows
 
 
-class Trajectory:
+class Trajectory(Seeded):
     """Adds `trajectory` and `later`: what a search found and the environment gave, at each row and the steps after it.
 
     Position k is that of the observation k steps after a row's. `end` [B] is the last one that is known: where the
@@ -37,6 +38,8 @@ class Trajectory:
     Args:
         steps: R.
         td_steps: rewards of a return, and of others that are taken of some rows; -1 = all of an episode.
+        random_beyond: actions behind `end` are those of other rows of the batch; otherwise the last one is repeated.
+        seed: of these.
         compared, fresh, searched: whether these observations are asked for; numbers above 0 count as yes.
         value, policy: columns of what the search found.
 
@@ -56,10 +59,14 @@ class Trajectory:
         compared: float = False,
         fresh: float = False,
         searched: float = False,
+        random_beyond: bool = False,
+        seed: int = 0,
         value: str = "search_value",
         policy: str = "search_policy",
     ) -> None:
         require_at_least("memory.adaptors: Trajectory.steps", steps, 0)
+        super().__init__(np.random.SeedSequence(seed, spawn_key=tuple(b"Trajectory")))
+        self.random_beyond = random_beyond
         lengths = [td_steps] if isinstance(td_steps, int) else [*td_steps]
         if wrong := [number for number in lengths if number < 1 and number != -1]:
             raise ConfigError(f"algorithm.td_steps: wanted at least 1, or -1 for whole episodes, got {wrong[0]}")
@@ -84,13 +91,18 @@ class Trajectory:
         led[..., 0] = index.before(here, 1)
         unknown = (step == 0) | ~index.within(np.stack([led[..., 0], here], -1), np.arange(2))[..., 0]
         led[..., 0][unknown] = here[unknown]
+        acted = led[..., 1 : self.steps + 1]
+        if self.random_beyond:
+            beyond = position[1 : self.steps + 1] > end
+            others = self.generator.integers(here.size, size=acted.shape)
+            acted = np.where(beyond, here.reshape(-1)[others], acted)
         reward, terminated = rows.gather("reward", led), rows.gather("terminated", led)
         reward[..., 0][torch.from_numpy(unknown)] = 0.0
         terminated[..., 0] = False
         closed = (index.status[episode] == CLOSED) & (known <= further)
         written = index.written[index.env_of(here)]
         trajectory = {
-            "action": rows.gather("action", led[..., 1 : self.steps + 1]),
+            "action": rows.gather("action", acted),
             "reward": reward,
             "terminated": terminated,
             "value": rows.gather(self.value, at),

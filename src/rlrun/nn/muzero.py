@@ -11,8 +11,9 @@ from rlrun.core.errors import ConfigError, SpaceError, require_at_least
 from rlrun.core.spaces import Spaces, describe
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
-from rlrun.nn.encoders import EncodedMLP, Recipe
-from rlrun.nn.mlp import MLP, Activation
+from rlrun.nn.encoders import EncodedMLP, Recipe, from_recipe
+from rlrun.nn.mlp import MLP, Activation, outputs_of
+from rlrun.nn.own import Layers
 from rlrun.nn.value_heads import TwoHot, ValueHead
 from rlrun.ops.distributions import one_hot
 
@@ -44,15 +45,17 @@ class MuZeroNetwork(nn.Module):
         spaces: of the environment.
         latent: numbers of a latent, Z.
         hidden: widths of the layers of h behind the encoder.
-        dynamics: widths of the layers of g.
-        prediction: widths of the layers of f, below one layer for all predictions.
+        representation: a module of your own from observations to Z numbers in place of both, or a recipe of it.
+        dynamics: widths of the layers of g; or a recipe of a module of your own, which gets `inputs`, the numbers of a
+            latent and of a one-hot action, and `outputs`, Z.
+        prediction: widths of the layers of f, below one layer for all predictions; or likewise a recipe.
         value_head, reward_head: how returns and rewards are encoded; None = `TwoHot`.
         rewards: rewards are predicted.
         ends: ends of episodes are predicted.
         end_bias: of the logit of an end, at first.
         entropy_weight: of the entropy of policies in the loss, at first.
         projection: width of the layers by which predicted latents are compared with those of observations (SimSiam,
-            arXiv 2011.10566); None = there are none.
+            arXiv 2011.10566), or a recipe of such a module, which gets `inputs`; None = there are none.
         activation, layer_norm: of all layers, as `MLP` takes them.
         encoder: of observations, as `Encoded` takes it.
 
@@ -69,15 +72,16 @@ class MuZeroNetwork(nn.Module):
         *,
         latent: int = 128,
         hidden: Sequence[int] = (128,),
-        dynamics: Sequence[int] = (128,),
-        prediction: Sequence[int] = (128,),
+        representation: Layers | None = None,
+        dynamics: Sequence[int] | Recipe = (128,),
+        prediction: Sequence[int] | Recipe = (128,),
         value_head: ValueHead | None = None,
         reward_head: ValueHead | None = None,
         rewards: bool = True,
         ends: bool = True,
         end_bias: float = 0.0,
         entropy_weight: float = 0.0,
-        projection: int | None = None,
+        projection: int | Recipe | None = None,
         activation: Activation = "relu",
         layer_norm: bool = False,
         encoder: nn.Module | Recipe | None = None,
@@ -94,23 +98,29 @@ class MuZeroNetwork(nn.Module):
             if not isinstance(head, ValueHead):
                 raise ConfigError(f"{name}: wanted a value head, such as {{_target_: rlrun.nn.TwoHot}}, got {head!r}")
         layers: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm}
-        self.representation = EncodedMLP(spaces, latent, hidden=hidden, encoder=encoder, **layers)
-        self.dynamics = MLP(latent + self.actions, latent, hidden=dynamics, **layers)
+        own: dict[str, Any] = {"hidden": hidden, "encoder": encoder, "layers": representation, **layers}
+        self.representation = EncodedMLP(spaces, latent, **own)
+        self.dynamics = _layers("dynamics", dynamics, latent + self.actions, latent, **layers)
         self.widths = (self.value_head.size, self.actions, rewards * self.reward_head.size, int(ends))
-        self.prediction = MLP(latent, sum(self.widths), hidden=prediction, **layers)
-        last = self.prediction[-1]
-        first = (self.value_head.first_outputs(), torch.zeros(self.actions), self.reward_head.first_outputs() * rewards)
-        with torch.no_grad():
-            last.weight.zero_()  # type: ignore[union-attr, operator]
+        self.prediction = _layers("prediction", prediction, latent, sum(self.widths), **layers)
+        if isinstance(self.prediction, MLP):
+            first = (self.value_head.first_outputs(), torch.zeros(self.actions), self.reward_head.first_outputs())
             outputs = [part[:width] for part, width in zip(first, self.widths, strict=False)]
-            last.bias.copy_(torch.cat([*outputs, torch.full((int(ends),), end_bias)]))  # type: ignore[union-attr, operator]
+            last: Any = self.prediction[-1]
+            with torch.no_grad():
+                last.weight.zero_()
+                last.bias.copy_(torch.cat([*outputs, torch.full((int(ends),), end_bias)]))
         self.register_buffer("entropy_weight", torch.tensor(float(entropy_weight)))
         self.projection: nn.Module | None = None
         self.predictor: nn.Module | None = None
         if projection is not None:
-            require_at_least("projection", projection, 1)
-            self.projection = MLP(latent, projection, hidden=[projection], **layers)
-            self.predictor = MLP(projection, projection, hidden=[max(projection // 2, 1)], **layers)
+            if isinstance(projection, int):
+                require_at_least("projection", projection, 1)
+                self.projection = MLP(latent, projection, hidden=[projection], **layers)
+            else:
+                self.projection = from_recipe(projection, inputs=latent)
+            size = outputs_of(self.projection, torch.zeros(2, latent), place="projection")
+            self.predictor = MLP(size, size, hidden=[max(size // 2, 1)], **layers)
 
     def represent(self, observation: Tree) -> Tensor:
         """Return the latents [..., Z] of observations [...]."""
@@ -174,6 +184,20 @@ class MuZeroNetwork(nn.Module):
     def predicts_rewards(self) -> bool:
         """Whether rewards are predicted."""
         return self.widths[2] > 0
+
+
+def _layers(name: str, spec: Sequence[int] | Recipe, inputs: int, outputs: int, **options: Any) -> nn.Module:
+    """Return an MLP of hidden widths, or the module of a recipe.
+
+    Raises:
+        ConfigError: the module gives another number of outputs.
+    """
+    if not callable(spec):
+        return MLP(inputs, outputs, hidden=spec, **options)
+    module = from_recipe(spec, inputs=inputs, outputs=outputs)
+    if (made := outputs_of(module, torch.zeros(2, inputs), place=name)) != outputs:
+        raise ConfigError(f"{name}: it makes {made} numbers of {inputs}, wanted {outputs}")
+    return module
 
 
 def mean_of(head: ValueHead, output: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from rlrun.algorithms.search import Gumbel, LearnedModel, Puct
-from rlrun.algorithms.search.muzero import MuZeroLoss, SearchTargets, Targets, running_sums, targets
+from rlrun.algorithms.search.muzero import MuZeroLoss, SearchTargets, Targets, running_sums, summed_roots, targets
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import ACTION_MASK, Box, Composite, Discrete, Spaces
 from rlrun.nn import MuZeroNetwork, Numbers
@@ -133,12 +133,12 @@ def test_the_weight_of_the_entropy_moves_towards_a_target():
         MuZeroLoss(network(), ADAM, entropy_target=1.0)
 
 
-def test_priorities_are_errors_of_the_first_value_or_a_function_of_losses():
-    batch, wanted = rows(), wanted_of(rows())
-    losses = []
-    loss = MuZeroLoss(network(), ADAM, priority=lambda values: losses.append(values) or values.sqrt().sum(-1))
-    elements, outputs, _ = loss.loss(torch.randn(ROWS, 3), wanted=wanted._asdict(), **batch)
-    torch.testing.assert_close(loss.error(elements, outputs), losses[0].sqrt().sum(-1).detach())
+def test_priorities_may_be_a_function_of_losses():
+    net, batch, wanted, observation = network(), rows(), wanted_of(rows()), torch.randn(ROWS, 3)
+    loss = MuZeroLoss(net, ADAM, priority=summed_roots)
+    elements, outputs, _ = loss.loss(observation, wanted=wanted._asdict(), **batch)
+    value = net.decoded(net.unroll(observation, batch["trajectory"]["action"])).value
+    torch.testing.assert_close(loss.error(elements, outputs), (value - wanted.value).abs().sum(-1).detach())
 
 
 def targets_of(net, search=None, **options):
@@ -172,11 +172,11 @@ def test_fresh_values_are_the_target_networks_everywhere():
     torch.testing.assert_close(wanted["value"], wanted_of(batch).value)
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_all_positions_may_be_searched_anew(full):
+@pytest.mark.parametrize(("full", "positions"), [(False, None), (True, 5)])
+def test_all_positions_may_be_searched_anew(full, positions):
     net, batch = network(), rows()
     search = Puct(simulations=4)
-    options = {"share": 1.0, "reanalyze_td_steps": 2, "full": full, "noise": False}
+    options = {"share": 1.0, "reanalyze_td_steps": 2, "full": full, "positions": positions, "noise": False}
     wanted, metrics = targets_of(net, search, **options).target(**batch)
     model = LearnedModel(net, discount=0.9)
     count = LENGTH if full else STEPS + 1

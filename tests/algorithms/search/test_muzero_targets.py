@@ -164,6 +164,14 @@ def test_only_observations_that_are_asked_for_are_looked_up():
     assert stored(2).sample(8)["later"].shape == (8, 1, 1)
 
 
+def test_actions_behind_the_end_may_be_those_of_other_rows():
+    plain, random = (stored(2, random_beyond=random).sample(200)["trajectory"] for random in (False, True))
+    within = torch.arange(1, STEPS + 1) <= plain["end"].unsqueeze(-1)
+    assert torch.equal(plain["action"][within], random["action"][within])
+    beyond = random["action"][~within].float()
+    assert 0.3 < beyond.mean() < 0.7
+
+
 def test_the_first_reward_is_0_where_an_episode_begins():
     batch = stored(2).sample(200)
     start = (batch["observation"][:, 0] % 100).int()

@@ -179,6 +179,7 @@ class SearchTargets(TargetCallback):
         oldest: age from which `least_td_steps` are taken, of all steps so far; None = all have the same number.
         least_td_steps: rewards of the returns of the oldest rows; of newer ones linearly more.
         full: positions behind the unrolled ones are searched, too, in place of the network's value there.
+        positions: that are searched at once; None = all of a batch.
         noise: new searches explore at the root, as those of acting do.
         players, end_logit, period: see `LearnedModel`.
         device: of the networks.
@@ -202,6 +203,7 @@ class SearchTargets(TargetCallback):
         oldest: float | None = None,
         least_td_steps: int = 1,
         full: bool = False,
+        positions: int | None = None,
         noise: bool = True,
         players: int = 1,
         end_logit: float = 1.0,
@@ -213,6 +215,7 @@ class SearchTargets(TargetCallback):
             raise ConfigError(f"reanalyze.share: wanted a share from 0 to 1, got {share}")
         require_at_least("reanalyze.td_steps", reanalyze_td_steps, 1)
         require_at_least("reanalyze.least_td_steps", least_td_steps, 1)
+        require_at_least("reanalyze.positions", 1 if positions is None else positions, 1)
         if oldest is not None and not oldest > 0.0:
             raise ConfigError(f"reanalyze.oldest: wanted an age above 0, or null, got {oldest}")
         super().__init__(network, **options)
@@ -221,6 +224,7 @@ class SearchTargets(TargetCallback):
         self.copy = cast(MuZeroNetwork, self.target_network)
         self.search, self.td_steps, self.fresh, self.share = search, td_steps, fresh, share
         self.reanalyze_td_steps, self.oldest, self.least_td_steps = reanalyze_td_steps, oldest, least_td_steps
+        self.positions = positions
         self.full, self.noise, self.rewards = full, noise, network.predicts_rewards
         rules: dict[str, Any] = {"players": players, "end_logit": end_logit, "period": period, "device": device}
         self.model = LearnedModel(self.copy, discount=self.discount, **rules)
@@ -268,10 +272,21 @@ class SearchTargets(TargetCallback):
         count, searched = len(value), value.shape[1] if self.full else steps
         rows = map_tree(lambda seen: seen[:, :searched].flatten(0, 1), later)
         rng = np.random.default_rng(int(torch.randint(1 << 62, ()))) if self.noise else None
-        trees = self.search.grow(self.model, self.model.node(rows), rng)
-        found = torch.from_numpy(trees.root_value).to(value).reshape(count, searched)
-        policy = torch.from_numpy(self.search.policy(trees)).to(value).reshape(count, searched, -1)
+        values, policies = [], []
+        size = self.positions or count * searched
+        for first in range(0, count * searched, size):
+            part = map_tree(lambda seen, first=first: seen[first : first + size], rows)
+            trees = self.search.grow(self.model, self.model.node(part), rng)
+            values.append(torch.from_numpy(trees.root_value))
+            policies.append(torch.from_numpy(self.search.policy(trees)))
+        found = torch.cat(values).to(value).reshape(count, searched)
+        policy = torch.cat(policies).to(value).reshape(count, searched, -1)
         return torch.cat((found, value[:, searched:]), 1), policy[:, :steps]
+
+
+def summed_roots(losses: Tensor) -> Tensor:
+    """Return priorities [B] of value losses [B, R + 1]: the sum of their roots, as in ALF."""
+    return losses.clamp(min=0.0).sqrt().sum(-1)  # rounding errors may lie below 0
 
 
 class MuZeroLoss(LossCallback):
