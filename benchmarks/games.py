@@ -92,23 +92,5 @@ def lines_lost(overrides: list[str], folder: Path) -> float:
     return float(result["run"]["lost"])
 
 
-def share_lost(overrides: list[str], folder: Path) -> float:
-    """Likewise, as a share of all lines."""
-    lost = lines_lost(overrides, folder)
-    return lost / float(json.loads((folder / BESIDE).read_text())["run"]["lines"])
-
-
-def score(overrides: list[str], folder: Path) -> float:
-    """Train; return the score in 200 games against the run's own opponent: 1 for a win, 1/2 for a draw.
-
-    The first two moves are random, so there are at most 49 openings in connect four, each from both sides.
-    """
-    run_dir = folder / "run"
-    run(["-m", "rlrun", "train", *overrides, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
-    options = ["env.kwargs.opening=2", "--episodes", "200", "--seed", "1000", "--json"]
-    returns = run_for_json(["-m", "rlrun", "eval", str(run_dir), *options], folder=folder)["returns"]
-    return float(np.mean([(1.0 + gain) / 2.0 for gain in returns]))
-
-
 if __name__ == "__main__":
     print(json.dumps(played(sys.argv[1], TicTacToe.rules)))
