@@ -31,6 +31,7 @@ from benchmarks import (
     speed,
     startup,
     sweeps,
+    trees,
     values,
     why,
 )
@@ -43,6 +44,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "startup": lambda args: startup.measure(rounds=args.rounds),
     "dispatch": lambda args: dispatch.measure(),
     "models": lambda args: models.measure(),
+    "trees": lambda args: trees.measure(rounds=args.rounds),
     "learning": lambda args: learning.measure(
         args.learning,
         seeds=args.seeds,
@@ -92,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     root = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     commands = root.add_subparsers(dest="command", required=True)
     parsers = {name: commands.add_parser(name) for name in (*MEASURES, "all", "page")}
-    for name in ("speed", "peers", "startup", "memory", "checkpoints", "overhead", "async", "all"):
+    for name in ("speed", "peers", "startup", "memory", "checkpoints", "overhead", "async", "trees", "all"):
         parsers[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         parsers[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))

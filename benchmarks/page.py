@@ -34,6 +34,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "startup": cost.startup,
     "dispatch": cost.dispatch,
     "models": cost.models,
+    "trees": cost.trees,
     "learning": outcomes.learning,
     "ledger": outcomes.ledger,
     "memory": cost.memory,

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from benchmarks import __main__, models, page
+import torch
+from benchmarks import __main__, models, page, trees
 
 
 def test_page_is_made_from_results(page_of, tmp_path):
@@ -41,3 +42,14 @@ def test_costs_of_models_are_on_the_page(page_of):
     result = models.measure(rounds=1, calls=1)
     text = page_of("models", result)
     assert all(f"| {name} |" in text for name in models.BARS)
+
+
+def test_trees_of_objects_are_those_of_arrays(page_of):
+    torch.manual_seed(0)
+    networks, latent = trees.Networks(), torch.randn(6, trees.WIDTH)
+    model = trees.Learned(networks)
+    grown = trees.SEARCHES["PUCT"].grow(model, model.root(latent))
+    with torch.no_grad():
+        assert grown.root_visits.tolist() == [trees.searched(networks, row[None]) for row in latent]
+    text = page_of("trees", trees.measure(rounds=1, searches=1))
+    assert all(f"| {name} |" in text for name in trees.SEARCHES)
