@@ -14,6 +14,7 @@ from handbook.defaults import complete, defaults, key_of, parted
 from omegaconf import OmegaConf
 from tests.compatibility.trial import attempt
 
+import rlrun.algorithms.search
 import rlrun.core.schedules
 import rlrun.memory
 import rlrun.nn
@@ -157,6 +158,9 @@ VALUES = {  # of what expressions in Python name
     "operation": np.multiply,
     "images": torch.zeros(2, 3, 16, 16),
     "signals": torch.zeros(2, 3, 16),
+    "prior": np.array([[0.5, 0.3, 0.2]]),
+    "value": np.array([[0.0, 0.5, 1.0]]),
+    "c": 0.5,
     "model_output": (POINT**2).sum().reshape(1),
     "model_input": POINT,
 }
@@ -181,6 +185,9 @@ def test_expressions_in_python_return_what_the_documented_functions_do():
     assert in_python("rand_uniform").min() >= 2.0
     assert in_python("rand_uniform").max() <= 3.0
     assert in_python("truncated_normal_").sub(5.0).abs().max() <= 2.0
+    regularized = {"": (0.212456, 0.221659, 0.565885), "kl_": (0.179, 0.291944, 0.529056)}
+    for kind, policy in regularized.items():
+        np.testing.assert_allclose(in_python(f"calculate_{kind}exploration_policy")[0], policy, atol=1e-6)
     assert in_python("discount").tolist() == [[3.0, 4.0]]  # 1 + γ (2 + γ 4), 2 + γ 4
 
 

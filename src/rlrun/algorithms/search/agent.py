@@ -185,6 +185,7 @@ def search_of(
     gumbel: bool = False,
     simulations: int = 50,
     noise: float | None = None,
+    unexpanded: float | str | None = None,
     depth: int | None = None,
     parallel: int = 1,
     considered: int = 16,
@@ -197,6 +198,7 @@ def search_of(
     Args:
         gumbel: which of them.
         noise: at the root; None: 1 with `gumbel`, otherwise 0.25.
+        unexpanded: of `Puct`; None: 0.5.
         simulations, depth, parallel: of both.
         considered, c_visit, c_scale: of `Gumbel` alone.
         options: of `Puct` alone.
@@ -205,7 +207,8 @@ def search_of(
     if gumbel:
         at_root: dict[str, Any] = {"noise": 1.0 if noise is None else noise, "considered": considered}
         return Gumbel(**size, **at_root, c_visit=c_visit, c_scale=c_scale)
-    return Puct(**size, noise=0.25 if noise is None else noise, **options)
+    score = 0.5 if unexpanded is None else unexpanded
+    return Puct(**size, noise=0.25 if noise is None else noise, unexpanded=score, **options)
 
 
 def _measured(trees: SearchTrees, policy: Array) -> dict[str, float]:
