@@ -146,6 +146,9 @@ def run(tmp_path_factory):
     return trained(folder / "run", "evaluation.opponents={any: random, best: perfect}").run_dir
 
 
+SEARCH = "{_target_: rlrun.algorithms.search.SearchPlayer, simulations: 9}"
+
+
 def evaluated(run):
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return next(record for record in reversed(records) if "evaluation/mean_return" in record)
@@ -215,13 +218,14 @@ def test_run_of_another_game_is_refused(run):
     assert opponents_of({"one": "random", "none": None}) == {"one": "random"}
 
 
-def test_opponents_are_parts_by_name():
-    search = "{_target_: rlrun.algorithms.search.SearchPlayer, simulations: 9}"
-    words = ["algorithm=dqn", "env=tictactoe", f"evaluation.opponents.tree={search}", f"env.kwargs.opponent={search}"]
+def test_opponents_are_parts_by_name(tmp_path):
+    words = ["algorithm=dqn", "env=tictactoe", f"evaluation.opponents.tree={SEARCH}", f"env.kwargs.opponent={SEARCH}"]
     config = compose(words).config
     assert config.evaluation.opponents.tree == config.env.kwargs.opponent
     with pytest.raises(ConfigError, match=r"^networks.search: no such key"):
-        compose([*words, f"networks.search={search}"])
+        compose([*words, f"networks.search={SEARCH}"])
+    run = trained(tmp_path / "run", f"evaluation.opponents.tree={SEARCH}").run_dir
+    assert {*rlrun.evaluate(run, episodes=2).opponents} == {"tree"}
 
 
 def test_a_person_types_moves(run):

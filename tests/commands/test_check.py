@@ -113,14 +113,16 @@ def test_what_a_network_of_ones_own_lacks_is_one_message():
 def test_keys_that_a_network_of_ones_own_does_not_take_are_named():
     (line,) = [line for line in check([*DQN, f"{OWN}.Plain"]) if line.startswith("own")]
     assert line == (
-        f"own       networks.q: {__name__}.Plain does not take encoder, layer_norm, dropout, dueling, core, core_size: "
-        "left out"
+        f"own       networks.q: {__name__}.Plain does not take the packaged encoder, layer_norm, dropout, "
+        "dueling, core, core_size: left out"
     )
 
 
 def test_keys_that_a_class_gets_in_place_of_its_defaults_are_named():
     lines = [line for line in check([*DQN, f"{OWN}.Sized"]) if line.startswith("own")]
-    assert lines[0].startswith(f"own       networks.q: {__name__}.Sized gets the packaged hidden and does not take ")
+    assert lines[0].startswith(
+        f"own       networks.q: {__name__}.Sized gets the packaged hidden and does not take the packaged "
+    )
 
 
 def test_a_list_of_packaged_sizes_is_not_given_for_one_number():

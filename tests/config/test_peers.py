@@ -79,6 +79,8 @@ def test_a_name_that_nobody_knows_gets_the_nearest(configs):
         ("sac", "algorithm.gamma=0.9", r" \(did you mean 'algorithm\.discount'\?\)"),
         ("ppo", "algorithm.gamma=0.9", r" \(did you mean 'algorithm\.discount'\?\)"),
         ("dqn", "algorithm.batch_szie=3", r" \(did you mean 'algorithm\.batch_size'\?\)"),
+        ("mbrl", "algorithm.horizon=9", r" \(did you mean 'algorithm\.plan\.horizon'\?\)"),
+        ("mbpo", "imagination.model.learning_rate=1", r" \(did you mean 'imagination\.model\.lr'\?\)"),
     ],
 )
 def test_an_override_is_answered_for_the_chosen_algorithm(algorithm, override, expected):

@@ -210,7 +210,7 @@ class Builder:
         defaults = [entry.name for entry in parameters(target, heirs=True) if entry.default is not entry.empty]
         packaged = ", ".join(name for name in defaults if name in node["_optional_"] and name not in names)
         gets = f"gets the packaged {packaged}" if packaged else ""
-        lacks = f"does not take {', '.join(names)}: left out" if names else ""
+        lacks = f"does not take the packaged {', '.join(names)}: left out" if names else ""
         if gets or lacks:
             self.left_out[dotted(path)] = f"{node['_target_']} {' and '.join(filter(None, (gets, lacks)))}"
 

@@ -65,6 +65,11 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
     if path[0] in CHOICES and not own and (elsewhere := _elsewhere(path[0], last)):
         return elsewhere
     options = _rows_of(*map(str, inner)) or _rows_of(last, *(() if path[0] in tree else path[:1]))
+    beside = [dotted((*path[:-1], split(row.override)[-1])) for row in options]
+    below = [dotted((path[0], *inside)) for inside, _ in leaves(tree.get(path[0])) if inside[-1:] == (last,)]
+    for candidate in (*beside, *(below if len(below) == 1 else ())):
+        if candidate != key and _exists(candidate, tree):
+            return f" (did you mean '{candidate}'?)"
     fitting = [row for row in options if row.override != key and _exists(row.override, tree)]
     if fitting:
         return f" (did you mean '{fitting[0].override}'?)" + (f"; {fitting[0].differs}" if fitting[0].differs else "")

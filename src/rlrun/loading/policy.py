@@ -207,7 +207,8 @@ class Frozen(Restored):
         self.max_steps = limit
         self.eval_envs: int | None = OmegaConf.select(arrival.config, "evaluation.num_envs")
         self.epsilon: float = OmegaConf.select(arrival.config, "evaluation.epsilon") or 0.0
-        self.opponents: dict[str, Any] = dict(OmegaConf.select(arrival.config, "evaluation.opponents") or {})
+        named = OmegaConf.select(arrival.config, "evaluation.opponents")
+        self.opponents: dict[str, Any] = dict(builder.get("evaluation.opponents")) if named else {}
         # Environments begin a new episode; open ones of the run stay with it. An agent that has never acted has no
         # state in the checkpoint.
         built = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
