@@ -232,7 +232,7 @@ class TestOneDnn:
         with around:
             network(values).sum().backward()
         for gradient, weight in zip(plain, network.parameters(), strict=True):
-            torch.testing.assert_close(weight.grad, gradient, rtol=1e-4, atol=1e-4)
+            assert (weight.grad - gradient).norm() < 0.02 * gradient.norm()  # bfloat16's, where there is AMX
         used = [seen[name] for name, _ in network.named_parameters() if name.endswith("weight")]
         assert used == ["medium", "medium", "highest"]
 
