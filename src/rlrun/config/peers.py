@@ -65,7 +65,7 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
     if path[0] in CHOICES and not own and (elsewhere := _elsewhere(path[0], last)):
         return elsewhere
     options = _rows_of(*map(str, inner)) or _rows_of(last, *(() if path[0] in tree else path[:1]))
-    beside = [dotted((*path[:-1], split(row.override)[-1])) for row in options]
+    beside = [f"{dotted(path[:-1])}.{row.override.rpartition('.')[2]}" for row in options if path[1:]]
     below = [dotted((path[0], *inside)) for inside, _ in leaves(tree.get(path[0])) if inside[-1:] == (last,)]
     for candidate in (*beside, *(below if len(below) == 1 else ())):
         if candidate != key and _exists(candidate, tree):
