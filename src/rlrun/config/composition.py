@@ -26,7 +26,7 @@ from rlrun.config.build import register_resolvers
 from rlrun.config.checks import check, require_ours
 from rlrun.config.files import one_line
 from rlrun.config.interpolation import child, dotted, leaves, mentions, plain
-from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides, naming_file
+from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides, merged, naming_file
 from rlrun.config.overrides import (
     ADDITIONS,
     CONFIG_NAME,
@@ -185,7 +185,7 @@ class Composer:
         return named and self._path.is_group(override.group)
 
     def _select(self, chosen: list[Override], settings: list[Override], *, with_preset: bool) -> Selection:
-        """Return the config of chosen files: Hydra lists them, the preset is found, and Hydra composes."""
+        """Return the config of chosen files: Hydra lists them, the preset is found, and they are merged."""
         key = (self._primary, str(self._path), with_preset, *(f"{item.sign}{item.key}={item.value}" for item in chosen))
         if key not in self._selections:
             for override in chosen:
@@ -219,7 +219,8 @@ class Composer:
             preset = applying
             listing, typed = self._listed(loader, chosen, preset)
             layers = self._layers(listing, preset)
-        config = hydra.compose(f"{OURS}_{self._primary}", [*typed, self._path.override])
+        of_store = any(layer.label.startswith(OF_STORE) for layer in layers)  # its types check what is merged
+        config = hydra.compose(f"{OURS}_{self._primary}", typed) if of_store else merged(layers)
         if preset is not None and self._path.is_packaged(f"{PRESET}/{preset}"):
             layers = _yield_to_own(config, layers, preset)
         for name in OPEN:
@@ -251,7 +252,7 @@ class Composer:
             typed = [f"{key}=[]" if key in emptied else text for key, text in spelled]
             try:
                 config_name, wanted = f"{OURS}_{self._primary}", [*typed, self._path.override]
-                return loader.compute_defaults_list(config_name, wanted, RunMode.RUN), typed
+                return loader.compute_defaults_list(config_name, wanted, RunMode.RUN), wanted
             except HydraException as error:
                 if (match := _DOUBLED.search(str(error))) and match[1] in added - doubled:
                     added.remove(match[1])  # what was added since lists it

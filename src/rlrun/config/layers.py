@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf.errors import OmegaConfBaseException
+
+from rlrun.config.files import one_line
 from rlrun.config.interpolation import Path, dotted, leaves, nested, plain, split
-from rlrun.core.errors import RequestError
+from rlrun.core.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
     from rlrun.config.composition import Composed
@@ -30,6 +34,24 @@ def layer_of_file(label: str, config_path: str, packaged: bool, content: Any, pa
     """Return the layer of a file whose content is at a package."""
     keys = {key: value for key, value in content.items() if key != "defaults"}
     return Layer(label, config_path, packaged, nested(split(package), keys))
+
+
+def merged(layers: Iterable[Layer]) -> DictConfig:
+    """Return what files come to in the order of Hydra's list, as `hydra.compose` does in twice the time.
+
+    Raises:
+        ConfigError: naming the file that does not fit those before it.
+    """
+    config = OmegaConf.create()
+    with flag_override(config, "no_deepcopy_set_nodes", True):  # nodes of a layer are its own
+        for layer in layers:
+            try:
+                config.merge_with(layer.content)
+            except OmegaConfBaseException as error:
+                raise ConfigError(f"{layer.label}: {one_line(error)}") from error
+    config.pop("hydra", None)
+    OmegaConf.set_struct(config, True)
+    return config
 
 
 def layer_of_overrides(overrides: Sequence[Override]) -> Layer:
