@@ -188,6 +188,8 @@ def test_check_tells_what_will_not_work(rlrun):
     for override, message in UNFIT.items():
         outcome = rlrun("check", *DQN, override)
         assert (outcome.code, message in outcome.out, message in plain) == (0, True, False), outcome
+    unrolled = rlrun("check", "algorithm=muzero", "env=cartpole", "algorithm.unroll=3")
+    assert (unrolled.code, "idle" in unrolled.out) == (0, False)
 
 
 @pytest.mark.parametrize(

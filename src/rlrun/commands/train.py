@@ -142,6 +142,8 @@ class Experiment:
 
     def unused_notes(self) -> list[str]:
         """Warn of overrides that only recurrent networks read, in a run without them."""
+        if OmegaConf.select(self.config, "algorithm.recurrent", default=...) is ...:
+            return []  # these keys mean something else
         kinds = {OmegaConf.select(self.config, key) for key in ("algorithm.recurrent", "encoder._target_")}
         texts = self.composed.overrides if kinds <= {None, "rlrun.nn.Encoder"} else ()  # others may have a state
         return [f"{text} is idle: algorithm.recurrent is null" for text in texts if text.split("=")[0] in OF_RECURRENT]
