@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import hashlib
 import importlib
 import logging
 import os
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.command import code_of, forget
 
+from rlrun.config import composition
 from rlrun.export import during, making
 
 SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` leaves them out
@@ -101,6 +103,39 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.delenv("RLRUN_TRUST", raising=False)
+        yield
+
+
+class Shared(dict[Any, bytes]):
+    """What is composed of packaged files, by what chose them; all processes of a test run compose it once."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def file(self, key: Any) -> Path:
+        return self.folder / hashlib.sha256(repr(key).encode()).hexdigest()
+
+    def __contains__(self, key: object) -> bool:
+        if not super().__contains__(key) and (file := self.file(key)).exists():
+            super().__setitem__(key, file.read_bytes())
+        return super().__contains__(key)
+
+    def __setitem__(self, key: Any, value: bytes) -> None:
+        super().__setitem__(key, value)
+        own = self.folder / f"{os.getpid()}"
+        own.write_bytes(value)
+        own.replace(self.file(key))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def selections(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Choices of packaged files are composed once by all workers, as that takes a tenth of a second each."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "selections"
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(composition, "_of_packaged", Shared(folder))
         yield
 
 
