@@ -21,7 +21,7 @@ class LearnedModel(SearchModel):
         discount: γ of a step.
         players: 2 = two take turns, each with minus the rewards of the other.
         end_logit: a predicted end counts from this logit on.
-        period: rewards are predicted as running sums that begin anew after so many steps; 0 = never; None = one by one.
+        period: rewards are predicted as sums that begin again after so many steps; 0 = never; None = one by one.
         device: of the network.
     """
 
@@ -67,8 +67,8 @@ class LearnedModel(SearchModel):
         if self.period is None:
             return node
         step = state["step"] + 1
-        anew = step % self.period == 0 if self.period else np.zeros(len(step), np.bool_)
-        reward = node.reward - np.where(anew, 0.0, state["sum"])
+        again = step % self.period == 0 if self.period else np.zeros(len(step), np.bool_)
+        reward = node.reward - np.where(again, 0.0, state["sum"])
         return node._replace(reward=reward, state={"latent": node.state, "sum": node.reward, "step": step})
 
     def _node(self, latent: Tensor) -> Node:

@@ -10,7 +10,7 @@ For a stored step t and its actions a_t … a_t+R-1, latents s_0 = h(o_t), s_k =
     L = Σ_k w_k Σ_i c_i l_i(k),   w_0 = 1, w_k = 1/R
 
 Gradients are halved at each step of g (appendix G). With a consistency loss, latents predict those of the observations
-that came (EfficientZero, Ye et al. 2021, arXiv 2111.00210). Reanalysis searches stored positions anew, by a target
+that came (EfficientZero, Ye et al. 2021, arXiv 2111.00210). Reanalysis searches stored positions again, by a target
 network (Schrittwieser et al. 2021, arXiv 2104.06294). A step that ended an episode has discount 0, and behind it all
 rewards and values are 0.
 """
@@ -111,7 +111,7 @@ def targets(
 
 
 def running_sums(reward: Tensor, period: int) -> Tensor:
-    """Return sums of rewards [..., R + 1] behind the first one, which begin anew after `period` steps, if not 0."""
+    """Return sums of rewards [..., R + 1] behind the first one, which begin again after `period` steps, if not 0."""
     reward = torch.cat((torch.zeros_like(reward[..., :1]), reward[..., 1:]), -1)
     parts = torch.split(reward, period or reward.shape[-1], -1)
     return torch.cat([part.cumsum(-1) for part in parts], -1)
@@ -122,7 +122,7 @@ def losses(
 ) -> dict[str, Tensor]:
     """Return the loss of each prediction [B, R + 1], by name, and the entropy of policies.
 
-    period: rewards are predicted as running sums that begin anew after so many steps; 0 = never; None =
+    period: rewards are predicted as running sums that begin again after so many steps; 0 = never; None =
             one by one.
     """
     log_policy = predicted.policy.log_softmax(-1)
@@ -174,7 +174,7 @@ class SearchTargets(TargetCallback):
         search: of new searches.
         td_steps: rewards of a return; -1 = all of an episode.
         fresh: values behind the rewards are the target network's, in place of those that were stored.
-        share: of a batch, whose positions are searched anew.
+        share: of a batch, whose positions are searched again.
         reanalyze_td_steps: rewards of their returns.
         oldest: age from which `least_td_steps` are taken, of all steps so far; None = all have the same number.
         least_td_steps: rewards of the returns of the oldest rows; of newer ones linearly more.
@@ -303,7 +303,7 @@ class MuZeroLoss(LossCallback):
         entropy_target: entropy of policies, towards which the weight of the entropy moves; None = it stays.
         entropy_rate: change of the logarithm of that weight in each update.
         initial_reward: the reward that led to the first position is predicted, too.
-        period: rewards are predicted as running sums that begin anew after so many steps; 0 = never; None =
+        period: rewards are predicted as running sums that begin again after so many steps; 0 = never; None =
             one by one.
         partial_mask, beyond_mask: as `masks` takes them.
         priority: a function of value losses [B, R + 1] that gives priorities [B]; None = the error of the first value.
