@@ -28,7 +28,7 @@ def shares(sampler, count=3000):
         (PersistentDraw(0.01), PROBABILITIES),
         (PersistentDraw(50.0), PROBABILITIES),
     ],
-    ids=repr,
+    ids=["draw", "best", "best_or_draw", "by_probability", "persistent", "seldom_renewed", "concentrated"],
 )
 def test_shares_of_actions(sampler, expected):
     measured = shares(sampler)
