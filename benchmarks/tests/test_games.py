@@ -31,9 +31,9 @@ def by_hand(player):
         if lost or all(cells):
             return [(-sign if lost else 0) * player]
         after = moves(cells, sign)
-        best = max(-value(one, -sign) for one in after)
-        chosen = after[:1] if sign == player else [one for one in after if -value(one, -sign) == best]
-        return [result for one in chosen for result in results(one, -sign)]
+        best = max(-value(board, -sign) for board in after)
+        chosen = after[:1] if sign == player else [board for board in after if -value(board, -sign) == best]
+        return [result for board in chosen for result in results(board, -sign)]
 
     return results((0,) * 9, 1)
 

@@ -176,8 +176,8 @@ class RandomSearches(RandomAgent):
         allowed = np.ones((count, self.codec.width), np.float32)
         if self.codec.masked:
             allowed[:] = to_arrays(self.codec.allowed(to_tensors(observation)))
-        found = {POLICY: shares(allowed), VALUE: np.zeros(count, np.float32)}
-        return {**super().__call__(observation, state, explore=explore), **found}
+        response = super().__call__(observation, state, explore=explore)
+        return {**response, POLICY: shares(allowed), VALUE: np.zeros(count, np.float32)}
 
 
 def search_of(

@@ -51,7 +51,7 @@ class LearnedModel(SearchModel):
         with NoGrad():
             node = self._node(self.network.represent(observation))
             allowed = codec.allowed(observation).cpu().numpy() if codec.masked else True
-        never = np.full(len(node.value), self.factor)  # a root is not over, whatever is predicted
+        never = np.full(len(node.value), self.factor)  # a root is not over, even where that is predicted
         node = node._replace(logits=np.where(allowed, node.logits, -np.inf), discount=never)
         if self.period is None:
             return node

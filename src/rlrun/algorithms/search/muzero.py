@@ -250,9 +250,9 @@ class SearchTargets(TargetCallback):
         if self.share:
             td_steps = torch.full(end.shape, value.shape[-1] if td_steps < 0 else td_steps, device=end.device)
             rows = torch.randperm(len(end), device=end.device)[: round(self.share * len(end))]
-            found, improved = self._reanalyzed(map_tree(lambda seen: seen[rows, -behind:-1], later), steps)
-            metrics["reanalyze/value_change"] = (found - value[rows]).abs()
-            value, policy = value.index_copy(0, rows, found), policy.index_copy(0, rows, improved)
+            new_value, new_policy = self._reanalyzed(map_tree(lambda seen: seen[rows, -behind:-1], later), steps)
+            metrics["reanalyze/value_change"] = (new_value - value[rows]).abs()
+            value, policy = value.index_copy(0, rows, new_value), policy.index_copy(0, rows, new_policy)
             td_steps = td_steps.index_copy(0, rows, self._lengths(trajectory["age"][rows]))
         rules = {"rewards": self.rewards, "turns": self.model.factor < 0.0}
         wanted = targets(reward, discount, value, policy, end, td_steps=td_steps, **rules)
@@ -279,9 +279,9 @@ class SearchTargets(TargetCallback):
             trees = self.search.grow(self.model, self.model.node(part), rng)
             values.append(torch.from_numpy(trees.root_value))
             policies.append(torch.from_numpy(self.search.policy(trees)))
-        found = torch.cat(values).to(value).reshape(count, searched)
+        root_value = torch.cat(values).to(value).reshape(count, searched)
         policy = torch.cat(policies).to(value).reshape(count, searched, -1)
-        return torch.cat((found, value[:, searched:]), 1), policy[:, :steps]
+        return torch.cat((root_value, value[:, searched:]), 1), policy[:, :steps]
 
 
 def summed_roots(losses: Tensor) -> Tensor:
