@@ -320,3 +320,32 @@ def test_a_group_that_no_file_chooses_is_not_overridden(refusal, write):
     write("conf/experiment/mine.yaml", "# @package _global_\ndefaults: [override /network: small]\n")
     line = refusal(*GROUPS, "+experiment=mine")
     assert "no file before this one chooses network; `- /network: NAME` without override chooses it" in line
+
+
+@pytest.mark.parametrize("value", ["null", "50", "abc"])
+def test_a_block_without_its_keys_is_named(refusal, write, value):
+    text = "sizes: {first: 1}\nnetworks: {q: {hidden: '${sizes.first}'}}"
+    write("conf/experiment/mine.yaml", f"# @package _global_\n{text}\n")
+    line = refusal("algorithm=dqn", "env=pendulum", "+experiment=mine", f"sizes={value}")
+    got = f"'{value}'" if value == "abc" else value
+    assert f"sizes: wanted keys with values, got {got}; networks.q.hidden reads '${{sizes.first}}'" in line
+
+
+def test_keys_in_place_of_a_number_are_refused_unless_they_are_a_part(refusal, compose):
+    line = refusal("algorithm=sac", "env=pendulum", "algorithm.temperature={a: 1}")
+    assert "algorithm.temperature: wanted a number, got {'a': 1}" in line
+    node = compose("algorithm=sac", "env=pendulum", "algorithm.temperature={_target_: parts.Rate, a: 1}").config
+    assert node.algorithm.temperature.a == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("algorithm: [1]", "algorithm: wanted keys with values, as there are before, got a list"),
+        ("algorithm: {hidden: {a: 1}}", "algorithm.hidden: wanted a list, as there is before, got keys with values"),
+    ],
+)
+def test_a_file_that_does_not_fit_those_before_it_is_named_with_its_key(refusal, write, text, message):
+    write("conf/experiment/mine.yaml", f"# @package _global_\n{text}\n")
+    line = refusal("algorithm=dqn", "env=pendulum", "+experiment=mine")
+    assert line.endswith(f"mine.yaml: {message}")

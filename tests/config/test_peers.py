@@ -10,7 +10,7 @@ from rlrun.config.interpolation import plain
 from rlrun.config.peers import _exists, hint, markdown, override_of, rows
 from rlrun.core.errors import ConfigError
 
-ALGORITHMS = ("ppo", "dqn", "sac", "td3", "qrsac")
+ALGORITHMS = ("ppo", "dqn", "sac", "td3", "qrsac", "muzero")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from rlrun.core.errors import ConfigError, edits, installing, nearest, require_o
         ("episode", "'episode'"),
         (None, "null"),
         (3, "3"),
-        (True, "True"),
+        (True, "true"),
         (["burst"], "['burst']"),  # which a mapping of choices cannot look up
     ],
 )

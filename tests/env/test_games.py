@@ -10,7 +10,7 @@ from gymnasium.wrappers import FilterObservation
 
 from rlrun.core.errors import ConfigError, RequestError
 from rlrun.core.spaces import leaves, take_rows
-from rlrun.env import Simulator, make, rules_of
+from rlrun.env import Simulator, make, players_of, rules_of
 from rlrun.env.match import Match, Matches
 from rlrun.env.simulator import Move, Positions, drawn, lookahead, opponent_of, solve, uniform
 from rlrun.env.toys import ConnectFour, RiskyBranch, TicTacToe
@@ -152,7 +152,8 @@ def test_observation_is_that_of_the_player():
     state, _ = played(TICTACTOE, [4, 0, 8])
     mine, other = TICTACTOE.observe(state, np.array([1]))["observation"][0]
     assert (np.flatnonzero(mine).tolist(), np.flatnonzero(other).tolist()) == ([0], [4, 8])
-    assert TICTACTOE.text(state, 0).splitlines() == ["o . .", ". x .", ". . x"]
+    assert TICTACTOE.text(state, 0).splitlines() == ["o 1 2", "3 x 5", "6 7 x"]
+    assert FOUR.text(played(FOUR, [3, 3])[0], 0).splitlines()[3:] == [". . . 3 . . .", ". . . o . . .", "0 1 2 x 4 5 6"]
 
 
 class Nim(Simulator):
@@ -252,6 +253,28 @@ def test_opening_does_not_end_a_game():
     matches = Matches(TICTACTOE, 200, opponent=None, opening=9)
     matches.reset(seed=0)
     assert (TICTACTOE.turn(matches._state) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("opponent", "players", "answer"),
+    [
+        (None, None, 2),
+        ("random", None, 1),
+        (None, 2, 2),
+        ("random", 1, 1),
+        (None, 1, "wanted 2 or null, got 1: the agent plays both sides"),
+        ("random", 2, "wanted 1 or null, got 2: .* env.kwargs.opponent=null"),
+        (None, "abc", "wanted 1, 2 or null, got 'abc'"),
+        (None, True, "wanted 1, 2 or null, got true"),
+    ],
+)
+def test_players_are_those_that_the_environment_has(opponent, players, answer):
+    env = make(target="rlrun.env.toys.TicTacToe", kwargs={"opponent": opponent}, vectorization="native")
+    if isinstance(answer, int):
+        assert players_of(env, players) == answer
+    else:
+        with pytest.raises(ConfigError, match=f"algorithm.players: {answer}"):
+            players_of(env, players)
 
 
 def test_forbidden_move_loses_at_once():

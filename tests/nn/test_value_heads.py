@@ -88,7 +88,7 @@ def test_values_of_several_branches_are_refused(head):
 
 
 @pytest.mark.parametrize("kind", [TwoHot, Ordered])
-@pytest.mark.parametrize("options", [{"count": 1}, {"shrink": 0.0}])
-def test_numbers_out_of_range_are_refused(kind, options):
-    with pytest.raises(ConfigError, match="wanted at least 2 numbers, and shrink above 0"):
-        kind(**options)
+@pytest.mark.parametrize(("name", "value"), [("count", 1), ("count", None), ("shrink", 0.0), ("shrink", "abc")])
+def test_numbers_out_of_range_are_refused(kind, name, value):
+    with pytest.raises(ConfigError, match=f"^{name}: wanted a (whole number from 2|number above 0), got"):
+        kind(**{name: value})

@@ -7,7 +7,7 @@ from typing import Any
 from rlrun.collect.agents import initial_state
 from rlrun.commands.fork.parents import find
 from rlrun.commands.load import Policy, load
-from rlrun.core.errors import ConfigError, RequestError, RunDirError
+from rlrun.core.errors import ConfigError, RequestError, RunDirError, did_you_mean
 from rlrun.core.spaces import RULES_STATE
 from rlrun.core.typing import Array, Tree
 from rlrun.env.simulator import NAMES, Move, Positions, Simulator, opponent_of
@@ -47,7 +47,9 @@ def _player(name: Any, chosen: Any, trust: bool) -> Any:
             require_remembered(place, said_by(place), trust, why, way_out)
         return RunPlayer(run, load(run, device=_device(run)))
     except RunDirError as error:
-        raise RunDirError(f"opponent {name}: {error}; wanted a run, random, perfect or a number of moves") from error
+        near = did_you_mean(run, NAMES)
+        wanted = "wanted a run, random, perfect or a number of moves"
+        raise RunDirError(f"opponent {name}: {error}; {wanted}{near}") from error
     except RequestError as error:
         raise RequestError(f"opponent {name}: {error}") from error
 

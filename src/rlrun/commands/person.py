@@ -8,6 +8,7 @@ from rlrun.collect.evaluate import Moment
 from rlrun.core.errors import ConfigError, RequestError
 from rlrun.core.spaces import take_rows
 from rlrun.core.typing import Array, Tree
+from rlrun.env.match import SIDES
 from rlrun.env.simulator import Move, Simulator
 
 RESULTS = {1: "the policy wins", 0: "a draw", -1: "you win"}
@@ -40,7 +41,9 @@ class Person:
         """
         self.say(rules.text(state, 0))  # type: ignore[attr-defined]
         moves = [str(move) for move in np.flatnonzero(rules.legal(state)[0])]
-        question = f"your move as {('first', 'second')[int(rules.turn(state)[0])]} ({' '.join(moves)})"
+        turn = int(rules.turn(state)[0])
+        side = " ".join([SIDES[turn], *getattr(rules, "marks", ("", ""))[turn : turn + 1]]).strip()
+        question = f"your move as {side} ({' '.join(moves)})"
         while True:
             try:
                 answer = self.ask(f"{question}: ").strip()

@@ -10,8 +10,7 @@ from rlrun.config.files import read_yaml
 from rlrun.config.interpolation import Path, dotted, is_there, leaves, link_of, plain
 from rlrun.config.layers import Layer
 from rlrun.config.places import packaged_dir
-from rlrun.config.schema import shown
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from rlrun.config.composition import Composed

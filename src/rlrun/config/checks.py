@@ -140,8 +140,8 @@ def _headless(layer: Layer | None, tree: Any) -> str:
 def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
     """Compare what overrides set with the values that files have there; return whole numbers written as `1e3`.
 
-    Null, interpolations and whole blocks are always accepted. In a packaged file `1` means a whole number and
-    `1.0` any; a user's file is read more freely.
+    Null, interpolations and parts with a `_target_` are always accepted. In a packaged file `1` means a whole number
+    and `1.0` any; a user's file is read more freely.
 
     Raises: ConfigError if a value is of another type.
     """
@@ -149,6 +149,8 @@ def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
     for path, kind in _kinds_of_overrides(config, layers).items():
         value = reduce(child, path, tree)
         if value is None or (isinstance(value, str) and ("${" in value or value == "???")):
+            continue
+        if isinstance(value, Mapping) and ("_target_" in value or "_replaces_" in value):
             continue
         result = converted(dotted(path), value, kind)
         if type(result) is not type(value):
@@ -179,8 +181,10 @@ def _kinds_of_overrides(config: Any, layers: Sequence[Layer]) -> dict[Keys, Kind
     for layer in layers:
         if layer.label != OVERRIDE:
             file_values.update({path: (value, layer.packaged) for path, value in leaves(layer.content)})
-    setters = origins(config, layers).items()
-    paths = [path for path, layer in setters if layer.label == OVERRIDE and path in file_values]
+    overridden = [path for path, layer in origins(config, layers).items() if layer.label == OVERRIDE]
+    within = {path[:length] for path in file_values for length in range(len(path))}  # of blocks that files have
+    heads = dict.fromkeys(path[:length] for path in overridden for length in range(1, len(path) + 1))
+    paths = [path for path in heads if path in file_values and path not in within]
     kinds = {path: _kind(*file_values[path]) for path in paths if not dotted(path).startswith(OPEN)}
     return {path: kind for path, kind in kinds.items() if kind is not None and dotted(path) not in KINDS}
 

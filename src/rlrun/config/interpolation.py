@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
-from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean, shown
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -169,6 +169,9 @@ def locate(tree: Any, path: Path, *, referrer: Path = (), trail: tuple[Path, ...
         if next_node is _ABSENT:
             if isinstance(node, Mapping) and "_target_" in node:
                 return Location(here, node, path[index:], trail)
+            if here and referrer and not isinstance(node, Mapping | list):
+                asked = f"{dotted(referrer)} reads '${{{dotted(path)}}}'"
+                raise LinkError(f"{dotted(here)}: wanted keys with values, got {shown(node)}; {asked}", referrer)
             asker = f"{dotted(referrer)}: '${{{dotted(path)}}}' leads nowhere" if referrer else ""
             near = did_you_mean(key, [name for name, _ in children(node)], f"{dotted(here)}." if here else "")
             raise LinkError(f"{asker or f'{dotted(path)}: no such key'}{near}", referrer)

@@ -48,10 +48,23 @@ def merged(layers: Iterable[Layer]) -> DictConfig:
             try:
                 config.merge_with(layer.content)
             except OmegaConfBaseException as error:
-                raise ConfigError(f"{layer.label}: {one_line(error)}") from error
+                raise ConfigError(
+                    f"{layer.label}: {_clash(plain(config), layer.content) or one_line(error)}"
+                ) from error
     config.pop("hydra", None)
     OmegaConf.set_struct(config, True)
     return config
+
+
+def _clash(there: Any, new: Any, here: Path = ()) -> str:
+    """Return where one of two trees has a list and the other one keys with values, as a message; "" if nowhere."""
+    if isinstance(there, dict) and isinstance(new, dict):
+        return next(filter(None, (_clash(there[key], new[key], (*here, key)) for key in new if key in there)), "")
+    if isinstance(there, list) and isinstance(new, dict):
+        return f"{dotted(here)}: wanted a list, as there is before, got keys with values"
+    if isinstance(there, dict) and isinstance(new, list):
+        return f"{dotted(here)}: wanted keys with values, as there are before, got a list"
+    return ""
 
 
 def layer_of_overrides(overrides: Sequence[Override]) -> Layer:

@@ -11,8 +11,8 @@ from rlrun.config.files import read_yaml
 from rlrun.config.interpolation import Path as Keys
 from rlrun.config.interpolation import child, children, dotted, leaves, split
 from rlrun.config.places import packaged_dir
-from rlrun.config.schema import KINDS, shown
-from rlrun.core.errors import edits, nearest
+from rlrun.config.schema import KINDS
+from rlrun.core.errors import edits, nearest, shown
 
 GYM_ID = re.compile(r".+-v\d+|.+/.+")  # of an environment
 BLOCKS = ("algorithm", "memory", "memory.sampler", "stop", "evaluation", "checkpoint", "env", "log")

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any
 
 from rlrun.config.interpolation import child, children, dotted, locate, plain, split
-from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean, shown
 
 # The user's own: no `+` needed.
 FREE = ("notes", "resolvers")  # and of no run's own
@@ -329,11 +329,6 @@ def _check_closed(tree: Any) -> None:
     for key, _ in children(child(tree.get("evaluation"), "env")):
         if key not in VARIED:
             raise ConfigError(f"evaluation.env.{key}: no such key; there are {' and '.join(VARIED)}, merged over env's")
-
-
-def shown(value: Any) -> str:
-    """Return a value as YAML has it."""
-    return repr(value) if isinstance(value, str) else "null" if value is None else str(value).lower()
 
 
 _UNKNOWN: Any = object()

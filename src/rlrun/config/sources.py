@@ -20,8 +20,7 @@ from rlrun.config import places
 from rlrun.config.build import register_resolvers
 from rlrun.config.files import one_line, read_yaml
 from rlrun.config.places import ConfigFolder
-from rlrun.config.schema import shown
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, shown
 
 OURS = "rlrun"  # the folder of a config path that leads to the packaged files
 HEADED = ("algorithm", "preset", "with")  # groups whose files set keys of the whole config

@@ -19,6 +19,8 @@ Messages are one line: the place, what was wanted, what there is, and the neares
 
 import difflib
 import json
+import math
+import numbers
 import os
 import shlex
 import traceback
@@ -160,19 +162,38 @@ def require_one_of(place: str, value: object, choices: Collection[str]) -> None:
         ConfigError: naming all choices, and the nearest.
     """
     if not isinstance(value, str):
-        raise ConfigError(f"{place}: wanted one of {', '.join(choices)}, got {'null' if value is None else value}")
+        raise ConfigError(f"{place}: wanted one of {', '.join(choices)}, got {shown(value)}")
     if value not in choices:
         raise ConfigError(f"{place}: wanted one of {', '.join(choices)}, got '{value}'{did_you_mean(value, choices)}")
 
 
-def require_at_least(place: str, value: float, least: float) -> None:
-    """Refuse a number that is too small, and NaN.
+def require_at_least(place: str, value: Any, least: float) -> None:
+    """Refuse what is no number, a number that is too small, and NaN.
 
     Raises:
         ConfigError: naming the smallest allowed number.
     """
-    if not value >= least:
-        raise ConfigError(f"{place} must be at least {least}, not {value}")
+    if not (is_number(value) and value >= least):
+        raise ConfigError(f"{place} must be at least {least}, not {shown(value)}")
+
+
+def require_number(
+    place: str, value: Any, least: float = -math.inf, most: float = math.inf, *, above: float = -math.inf
+) -> None:
+    """Refuse what is no finite number, and a number that is out of range.
+
+    Raises:
+        ConfigError: naming the range.
+    """
+    if not (is_number(value) and math.isfinite(value) and least <= value <= most and value > above):
+        parts = {"from": least, "above": above, "to": most}
+        span = "".join(f" {word} {bound:g}" for word, bound in parts.items() if math.isfinite(bound))
+        raise ConfigError(f"{place}: wanted a number{span}, got {shown(value)}")
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number; true and false are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def require_whole(place: str, value: Any, least: int) -> None:
@@ -182,7 +203,7 @@ def require_whole(place: str, value: Any, least: int) -> None:
         ConfigError: naming the smallest allowed number.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{place}: wanted a whole number from {least}, got {value!r}")
+        raise ConfigError(f"{place}: wanted a whole number from {least}, got {shown(value)}")
 
 
 def require_counts(counts: Mapping[str, Any]) -> None:
@@ -194,6 +215,11 @@ def require_counts(counts: Mapping[str, Any]) -> None:
     for name, count in counts.items():
         if type(count) is not int or not 0 <= count < 2**63:
             raise RlrunError(f"'{name}' is {printable(f'{count}'[:40])}, wanted a whole number from 0")
+
+
+def shown(value: Any) -> str:
+    """Return a value as YAML has it."""
+    return repr(value) if isinstance(value, str) else "null" if value is None else str(value).lower()
 
 
 def printable(text: str) -> str:

@@ -3,7 +3,7 @@
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.by_id import ByIdEnv, EnvById
 from rlrun.env.make import make
-from rlrun.env.match import Match, Matches, rules_of
+from rlrun.env.match import Match, Matches, players_of, rules_of
 from rlrun.env.model_env import ModelEnv
 from rlrun.env.simulator import Move, Opponent, Simulator
 from rlrun.env.vector import Env, Resumed, Step, spaces_of
@@ -22,6 +22,7 @@ __all__ = [
     "Simulator",
     "Step",
     "make",
+    "players_of",
     "rules_of",
     "spaces_of",
 ]

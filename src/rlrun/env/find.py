@@ -185,11 +185,13 @@ def _guarded(place: str, module: str, function: Callable[[], Any], missing: list
     except Exception as error:
         if missing:
             raise BuildError(f"env.kwargs: {place} wants {', '.join(missing)}") from error
-        raise BuildError(f"env.kwargs: {place} could not be made: {_line(error)}{_way_out(module)}") from error
+        raise BuildError(f"env.kwargs: {place} could not be made: {_line(error)}{_way_out(module, error)}") from error
 
 
-def _way_out(module: str) -> str:
-    """Return a hint if MUJOCO_GL names a library that MuJoCo cannot load."""
+def _way_out(module: str, error: Exception) -> str:
+    """Return a hint if a search asks for a game, or if MUJOCO_GL names a library that MuJoCo cannot load."""
+    if isinstance(error, TypeError) and f"argument '{RULES_STATE}'" in str(error):
+        return NO_GAME
     chosen = os.environ.get("MUJOCO_GL")
     if chosen is None or not module.startswith("gymnasium.envs.mujoco") or "mujoco" in sys.modules:
         return ""

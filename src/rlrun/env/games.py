@@ -23,6 +23,8 @@ class Stones(Simulator):
         actions: number of moves.
     """
 
+    marks = ("x", "o")  # of the players, for a person
+
     def __init__(self, cells: Array, actions: int) -> None:
         self.cells, self.actions = cells.astype(np.uint64), actions
         self.full = np.bitwise_or.reduce(ONE << self.cells.reshape(-1))
@@ -69,9 +71,14 @@ class Stones(Simulator):
         return {"observation": board.astype(np.float32), "action_mask": self.legal(state).astype(np.int8)}
 
     def text(self, state: Tree, row: int) -> str:
-        """Return the board of one position, with x for player 0 and o for player 1."""
-        first, second = ((state["stones"][row, player] >> self.cells) & ONE for player in (0, 1))
-        return "\n".join(" ".join(line) for line in np.where(first, "x", np.where(second, "o", ".")))
+        """Return the board of one position: x of player 0, o of player 1, and moves where they put a stone."""
+        stones = state["stones"][row]
+        moves = np.flatnonzero(self.legal(state)[row]).astype(np.uint64)
+        bits = [*stones, *self.placed(np.full(len(moves), stones[0] | stones[1]), moves)]
+        board = np.full(self.cells.shape, ".")
+        for bit, mark in zip(bits, (*self.marks, *map(str, moves)), strict=True):
+            board[(bit >> self.cells) & ONE == ONE] = mark
+        return "\n".join(" ".join(line) for line in board)
 
 
 class TicTacToeRules(Stones):

@@ -10,7 +10,7 @@ from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlrun.core.errors import ConfigError, RlrunError, require_one_of, require_whole
+from rlrun.core.errors import ConfigError, RlrunError, require_one_of, require_whole, shown
 from rlrun.core.spaces import RULES_STATE, describe, leaves, map_tree, put_rows, take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env.simulator import Opponent, Positions, Simulator, drawn, mixed, opponent_of, uniform
@@ -50,6 +50,8 @@ class Matches(VectorEnv[Any, Any, Any]):
     ) -> None:
         require_one_of("env.kwargs.side", side, ("both", *SIDES))
         require_whole("env.kwargs.opening", opening, 0)
+        if not isinstance(rules_state, bool):
+            raise ConfigError(f"env.kwargs.rules_state: wanted true or false, got {shown(rules_state)}")
         if rules.players == 1 and (opponent is not None or side == "second"):
             raise ConfigError(f"env.kwargs.opponent: {type(rules).__name__} is for one player; null")
         self.rules, self.num_envs, self.side, self.opening = rules, num_envs, side, opening
@@ -256,6 +258,27 @@ class Match(gymnasium.Env[Any, Any]):
 
 def _first(info: dict[str, Sequence[Any]]) -> dict[str, Any]:
     return {name: str(values[0]) for name, values in info.items()}
+
+
+def players_of(env: Env | None, players: int | None = None) -> int:
+    """Return how many players take turns in the agent's steps: 2 where it plays both sides, else 1.
+
+    players: what the user says; None = as the environment says by its attribute `plays_both`.
+
+    Raises:
+        ConfigError: the environment says otherwise.
+    """
+    both = bool(getattr(env, "plays_both", False))
+    if players not in (None, 1, 2) or isinstance(players, bool):
+        raise ConfigError(f"algorithm.players: wanted 1, 2 or null, got {shown(players)}")
+    if players == 1 and both:
+        raise ConfigError("algorithm.players: wanted 2 or null, got 1: the agent plays both sides, each for itself")
+    if players == 2 and not both:
+        raise ConfigError(
+            "algorithm.players: wanted 1 or null, got 2: the agent does not play both sides; a game does so with "
+            "env.kwargs.opponent=null, an environment of yours by an attribute plays_both=True"
+        )
+    return 2 if both else 1
 
 
 def rules_of(env: Env) -> Simulator:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 import numpy as np
 
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError, did_you_mean
 from rlrun.core.spaces import RULES_STATE, map_tree, row_count, take_rows
 from rlrun.core.typing import Array, Tree
 
@@ -195,7 +195,8 @@ def opponent_of(name: Any) -> Opponent:
         return Lookahead(int(name))
     if callable(name) and hasattr(name, "begin"):
         return name  # type: ignore[no-any-return]
-    raise ConfigError(f"wanted random, perfect, or a number of moves that it looks ahead, got {name!r}")
+    near = did_you_mean(str(name), NAMES)
+    raise ConfigError(f"wanted random, perfect, or a number of moves that it looks ahead, got {name!r}{near}")
 
 
 def drawn(allowed: Array, draws: Array) -> Array:

@@ -12,7 +12,7 @@ from rlrun.config.build import Builder
 from rlrun.config.overrides import Override, apply, listed, parse
 from rlrun.config.places import add_to_path, project_dir
 from rlrun.config.schema import check_kinds
-from rlrun.core.errors import RequestError, RunDirError
+from rlrun.core.errors import RequestError, RunDirError, did_you_mean
 from rlrun.env import Env
 from rlrun.env.descriptions import space_of
 from rlrun.env.sync import SyncEnv
@@ -33,6 +33,7 @@ PRIMARY = "episodes"  # the config of episodes in an environment that overrides 
 NAMING = ("env", "env.id", "env.target")
 LIMIT = "evaluation.max_steps"
 VARIED = ("env.kwargs", "env.reset_options")  # what may differ in an evaluation of a run
+SEARCH = "algorithm.search."  # likewise, of one that searches
 ENV = ("id", "target", "kwargs", "reset_options", "wrappers", "vectorization")  # keys of an environment in FILE.json
 BLANK: dict[str, Any] = {
     "_target_": "rlrun.env.make",
@@ -103,11 +104,11 @@ def is_export(path: Path | str) -> bool:
 def refuse_overrides(run: Path | str, overrides: Iterable[str]) -> None:
     """Refuse overrides that a run with an environment of its own does not take, with a RequestError."""
     for override in _settings(overrides):
-        if not override.startswith(tuple(f"{place}." for place in VARIED)) and has_env(run):
+        if not override.startswith((*(f"{place}." for place in VARIED), SEARCH)) and has_env(run):
             keys = " and ".join(f"{place}.KEY=VALUE" for place in VARIED)
             raise RequestError(
-                f"{override}: a run plays in its own environment, changed by {keys} alone; other overrides go with an "
-                "exported policy, FILE.onnx"
+                f"{override}: a run plays in its own environment, changed by {keys} alone, and {SEARCH}KEY=VALUE of "
+                "one that searches; an exported policy, FILE.onnx, plays in another environment"
             )
 
 
@@ -124,13 +125,15 @@ def frozen_in(run: Path | str, overrides: Iterable[str], *, act: str) -> Iterato
     overrides, place = listed(overrides), place_of(run)
     if has_env(place) or not has_agent(place):
         varied = {override.key: override.value for override in parse(overrides)}
+        search = {key: varied.pop(key) for key in [*varied] if key.startswith(SEARCH)}
+        _require_keys(place, search)
         changed = configuration.load(RunDir.open(place).config) if varied else None
         packaged = changed is None or str(OmegaConf.select(changed, "env._target_")).startswith("rlrun.")
         for key, value in varied.items():
             own = key if packaged else key.replace("env.kwargs.", "env.", 1)  # arguments of a class of the user's
             for where in (own, f"evaluation.{key}"):
                 OmegaConf.update(changed, where, value, force_add=True)  # type: ignore[arg-type]
-        with frozen(place, elsewhere=changed) as policy:
+        with frozen(place, elsewhere=changed, changes=search) as policy:
             yield policy
         return
     parsed = _of_environments(overrides, "a run that learned from data alone")
@@ -141,6 +144,18 @@ def frozen_in(run: Path | str, overrides: Iterable[str], *, act: str) -> Iterato
         )
     with frozen(place, elsewhere=_named(parsed)) as policy:
         yield policy
+
+
+def _require_keys(run: Path, search: Mapping[str, Any]) -> None:
+    """Refuse settings of a search that a run has not, with a RequestError."""
+    config = configuration.load(RunDir.open(run).config) if search else None
+    known = OmegaConf.select(config, SEARCH[:-1]) if config is not None else None
+    for key in search:
+        name = key.removeprefix(SEARCH)
+        if known is None:
+            raise RequestError(f"{key}: {run.name} does not search")
+        if name not in known:
+            raise RequestError(f"{key}: no such key{did_you_mean(name, map(str, known), SEARCH)}")
 
 
 def _of_environments(overrides: Sequence[str], subject: str) -> list[Override]:

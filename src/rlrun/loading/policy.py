@@ -158,6 +158,7 @@ class Frozen(Restored):
         device: where the policy goes; None = as in the run.
         only_acts: make no environment, if the manifest has its spaces.
         elsewhere: config of an environment in place of the run's; a run that learned from data alone has none.
+        changes: of other keys of its config.
 
     Attributes:
         agent: what acts.
@@ -175,9 +176,10 @@ class Frozen(Restored):
         *,
         only_acts: bool = False,
         elsewhere: DictConfig | None = None,
+        changes: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(arrival)
-        device = self._prepared(device)
+        device, self._changes = self._prepared(device), changes or {}
         recorded, alone = None, arrival.config.get("env") is None
         if (only_acts or alone) and (spaces := arrival.about.get("spaces")) is not None:
             recorded = RecordedSpaces(spaces, str(self.directory.manifest))
@@ -221,7 +223,7 @@ class Frozen(Restored):
         self.wrappers = wrappers_in(load(where, ["env"])["env"]) if stored else {}
 
     def _built(self, device: str, recorded: RecordedSpaces | None) -> tuple[Builder, Any, Any]:
-        builder = builder_of(self.config, recorded=recorded, device=device, num_envs=1)
+        builder = builder_of(self.config, recorded=recorded, device=device, num_envs=1, **self._changes)
         with torch.device(device):
             return builder, builder.get("agent"), builder.get("env")
 
@@ -345,6 +347,7 @@ def frozen(
     device: str | None = None,
     only_acts: bool = False,
     elsewhere: DictConfig | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> Iterator[Frozen]:
     """Open a run, build its agent and environment, and close them in the end.
 
@@ -353,6 +356,7 @@ def frozen(
         device: where the policy goes; None = as in the run.
         only_acts: make no environment, if the manifest has its spaces.
         elsewhere: config of an environment in place of the run's.
+        changes: of other keys of its config.
 
     Raises:
         RequestError: there is no such run, or it is damaged.
@@ -360,7 +364,7 @@ def frozen(
     with process_restored(), arrived(run) as arrival:
         if arrival.config.get("agent") is None:
             raise RequestError(f"{arrival.directory.path}: this run has no agent that plays; it learns from data alone")
-        policy = Frozen(arrival, device, only_acts=only_acts, elsewhere=elsewhere)
+        policy = Frozen(arrival, device, only_acts=only_acts, elsewhere=elsewhere, changes=changes)
         try:
             yield policy
         finally:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from rlrun.core.errors import ConfigError, RlrunError, require_at_least
+from rlrun.core.errors import ConfigError, RlrunError, require_whole, shown
 from rlrun.core.generators import Seeded
 from rlrun.core.typing import Array, Batch
 from rlrun.memory.adaptors import AHEAD
@@ -64,12 +64,14 @@ class Trajectory(Seeded):
         value: str = "search_value",
         policy: str = "search_policy",
     ) -> None:
-        require_at_least("memory.adaptors: Trajectory.steps", steps, 0)
+        require_whole("algorithm.unroll", steps, 1)
         super().__init__(np.random.SeedSequence(seed, spawn_key=tuple(b"Trajectory")))
         self.random_beyond = random_beyond
-        lengths = [td_steps] if isinstance(td_steps, int) else [*td_steps]
-        if wrong := [number for number in lengths if number < 1 and number != -1]:
-            raise ConfigError(f"algorithm.td_steps: wanted at least 1, or -1 for whole episodes, got {wrong[0]}")
+        lengths = [*td_steps] if isinstance(td_steps, Sequence) else [td_steps]
+        if lengths[0] != -1 and not (isinstance(lengths[0], int) and lengths[0] >= 1):
+            raise ConfigError(f"algorithm.td_steps: wanted a whole number from 1, or -1, got {shown(lengths[0])}")
+        for other in lengths[1:]:
+            require_whole("algorithm.reanalyze.td_steps", other, 1)
         self.steps, self.value, self.policy = steps, value, policy
         self.compared, self.fresh, self.searched = map(bool, (compared, fresh, searched))
         self.first, self.td_steps = lengths[0], -1 if -1 in lengths else max(lengths)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.compile.calls import part_of
-from rlrun.core.errors import ConfigError, SpaceError, require_at_least
+from rlrun.core.errors import ConfigError, SpaceError, require_number, require_whole
 from rlrun.core.spaces import Spaces, describe
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
@@ -87,7 +87,9 @@ class MuZeroNetwork(nn.Module):
         encoder: nn.Module | Recipe | None = None,
     ) -> None:
         super().__init__()
-        require_at_least("latent", latent, 1)
+        require_whole("algorithm.latent", latent, 1)
+        require_number("algorithm.entropy.weight", entropy_weight, 0)
+        require_number("end_bias", end_bias)
         self.codec = ActionCodec(spaces)
         if self.codec.continuous or len(self.codec.branches) != 1:
             raise SpaceError(f"MuZero searches choices of one decision; actions are {describe(spaces.action)}")
@@ -115,7 +117,7 @@ class MuZeroNetwork(nn.Module):
         self.predictor: nn.Module | None = None
         if projection is not None:
             if isinstance(projection, int):
-                require_at_least("projection", projection, 1)
+                require_whole("algorithm.projection", projection, 1)
                 self.projection = MLP(latent, projection, hidden=[projection], **layers)
             else:
                 self.projection = from_recipe(projection, inputs=latent)
@@ -153,7 +155,7 @@ class MuZeroNetwork(nn.Module):
     def unroll(self, observation: Tree, action: Tree, gradient: float = 0.5) -> Tensor:
         """Return the latents [B, R + 1, Z] of observations [B, …], and after the actions [B, R, …] that follow.
 
-        gradient: factor of the gradient that passes each step of g.
+        gradient: factor of the gradient of each latent that g returns.
         """
         latent = self.represent(observation)
         latents = [latent]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError, require_number, require_whole
 from rlrun.core.spaces import describe
 from rlrun.nn.actions import ActionCodec
 
@@ -368,10 +368,8 @@ class Ordered(ValueHead):
 
 
 def _require_numbers(count: int, shrink: float | None) -> None:
-    if count < 2 or (shrink is not None and not shrink > 0.0):
-        raise ConfigError(
-            f"value_head: wanted at least 2 numbers, and shrink above 0 or null, got {count} and {shrink}"
-        )
+    require_whole("count", count, 2)
+    require_number("shrink", 1 if shrink is None else shrink, above=0)
 
 
 def _shrunk(value: Tensor, shrink: float | None) -> Tensor:

@@ -158,7 +158,7 @@ def test_actions_that_are_no_single_choice_are_refused(action):
 
 
 def test_a_negative_temperature_is_refused():
-    with pytest.raises(ConfigError, match="temperature: wanted a number from 0 on, or a schedule, got -1"):
+    with pytest.raises(ConfigError, match="temperature: wanted a number from 0, or a schedule, got -1"):
         agent(temperature=-1)
 
 

@@ -16,6 +16,7 @@ from rlrun.env import Simulator
 from rlrun.env import make as make_env
 from rlrun.env.simulator import Positions, packed
 from rlrun.env.toys import TicTacToe
+from rlrun.export.opening import frozen_in
 from rlrun.memory import Table
 
 RULES = TicTacToe.rules
@@ -155,6 +156,18 @@ def test_promise_is_kept_in_games_against_the_opponents_of_the_run(run):
     assert float(line.split()[2].rstrip(",")) == pytest.approx(rlrun.evaluate(run, episodes=20).mean_return)
 
 
+def test_evaluations_may_search_longer(run):
+    with frozen_in(run, ["algorithm.search.simulations=9", "env.kwargs.opening=2"], act="eval") as policy:
+        assert (policy.agent.search.simulations, policy.env.vector.opening) == (9, 2)
+    for override, message in (
+        ("algorithm.search.simulation=9", r"no such key \(did you mean 'algorithm.search.simulations'\?\)"),
+        ("algorithm.search.simulations=abc", "simulations: wanted a whole number from 1, got 'abc'"),
+        ("algorithm.lr=1", r"and algorithm\.search\.KEY=VALUE of one that searches"),
+    ):
+        with pytest.raises(rlrun.core.errors.RequestError, match=message):
+            rlrun.evaluate(run, overrides=[override])
+
+
 def test_games_one_by_one_have_the_same_evaluations(run):
     alone = [rlrun.evaluate(run, episodes=1, seed=seed).returns[0] for seed in range(4)]
     assert alone == rlrun.evaluate(run, episodes=4, seed=0).returns
@@ -178,6 +191,8 @@ def test_the_policy_alone_is_exported_without_the_position(run):
     ("overrides", "message"),
     [
         (["env=cartpole"], "env.kwargs.rules_state: .* a search by rules wants a game"),
+        (["env=minigrid"], "could not be made: .* a search by rules wants a game"),
+        (["env=tictactoe", "env.kwargs.rules_state=abc"], "env.kwargs.rules_state: wanted true or false, got 'abc'"),
         (["env=tictactoe", "env.kwargs.rules_state=false"], "rules: env.kwargs.rules_state: wanted true"),
         (["env=tictactoe", "evaluation.opponents=null"], "who plays both sides always wins"),
         (["env=tictactoe", "algorithm.search.simulations=0"], "simulations"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rlrun.algorithms.search import Gumbel, LearnedModel, Puct
+from rlrun.algorithms.search import Gumbel, LearnedModel, Puct, search_of
 from rlrun.algorithms.search.muzero import MuZeroLoss, SearchTargets, Targets, running_sums, summed_roots, targets
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import ACTION_MASK, Box, Composite, Discrete, Spaces
@@ -98,13 +98,14 @@ def test_the_value_of_an_end_stands_for_a_reward_that_is_not_predicted():
     net = network(rewards=False)
     model = LearnedModel(net, discount=0.9, players=2, end_logit=-9.0)
     after = model(model.node(torch.randn(2, 3)).state, np.array([0, 1]))
-    np.testing.assert_allclose(after.reward, -0.9 * after.value, rtol=1e-6)
+    np.testing.assert_allclose(after.reward, -after.value, rtol=1e-6)  # of who moves there, and not discounted
     assert after.discount.tolist() == [0.0, 0.0]
     alive = LearnedModel(net, discount=0.9, players=2, end_logit=9.0)
     after = alive(alive.node(torch.randn(2, 3)).state, np.array([0, 1]))
     assert (after.reward.tolist(), after.discount.tolist()) == ([0.0, 0.0], [-0.9, -0.9])
-    with pytest.raises(ConfigError, match=r"algorithm\.players: wanted 1 or 2, got 3"):
-        LearnedModel(net, players=3)
+    alone = LearnedModel(net, discount=0.9, end_logit=-9.0)
+    after = alone(alone.node(torch.randn(2, 3)).state, np.array([0, 1]))
+    np.testing.assert_allclose(after.reward, after.value, rtol=1e-6)
 
 
 @pytest.mark.parametrize("period", [0, 2])
@@ -141,9 +142,9 @@ def test_priorities_may_be_a_function_of_losses():
     torch.testing.assert_close(loss.error(elements, outputs), (value - wanted.value).abs().sum(-1).detach())
 
 
-def targets_of(net, search=None, **options):
+def targets_of(net, search=None, td_steps=2, **options):
     search = Puct(simulations=3) if search is None else search
-    return SearchTargets(net, search, discount=0.9, td_steps=2, tau=1.0, **options)
+    return SearchTargets(net, search, discount=0.9, td_steps=td_steps, tau=1.0, **options)
 
 
 def test_a_value_where_an_episode_was_cut_off_is_the_target_networks():
@@ -173,7 +174,7 @@ def test_fresh_values_are_the_target_networks_everywhere():
 
 
 @pytest.mark.parametrize(("full", "positions"), [(False, None), (True, 5)])
-def test_all_positions_may_be_searched_anew(full, positions):
+def test_all_positions_may_be_searched_again(full, positions):
     net, batch = network(), rows()
     search = Puct(simulations=4)
     options = {"share": 1.0, "reanalyze_td_steps": 2, "full": full, "positions": positions, "noise": False}
@@ -191,7 +192,7 @@ def test_all_positions_may_be_searched_anew(full, positions):
     assert metrics["reanalyze/value_change"].shape == (ROWS, LENGTH)
 
 
-def test_a_share_of_a_batch_is_searched_anew_at_random():
+def test_a_share_of_a_batch_is_searched_again_at_random():
     net, batch = network(), rows()
     before = targets_of(net).target(**batch)[0]["wanted"]["policy"]
     callback, changed = targets_of(net, share=0.5), []
@@ -203,23 +204,78 @@ def test_a_share_of_a_batch_is_searched_anew_at_random():
     assert torch.stack(changed).any(0).all()
 
 
+def test_returns_of_whole_episodes_stay_so_beside_rows_that_are_searched_again():
+    net, batch = network(), rows()
+    before = targets_of(net, td_steps=-1).target(**batch)[0]["wanted"]
+    after = targets_of(net, td_steps=-1, share=0.5).target(**batch)[0]["wanted"]
+    same = (before["policy"] == after["policy"]).flatten(1).all(1)
+    assert 3 <= int(same.sum()) < ROWS
+    torch.testing.assert_close(after["value"][same], before["value"][same])
+
+
 def test_returns_of_old_rows_are_shorter():
     callback = targets_of(network(), share=1.0, reanalyze_td_steps=5, least_td_steps=1, oldest=0.5)
     assert callback._lengths(torch.tensor([0.0, 0.1, 0.25, 0.5, 1.0])).tolist() == [5, 5, 3, 1, 1]
     assert targets_of(network(), share=1.0)._lengths(torch.tensor([0.0, 1.0])).tolist() == [5, 5]
 
 
+WRONG = ("abc", None, -1, [1], float("nan"))
+
+
+@pytest.mark.parametrize("value", WRONG)
+@pytest.mark.parametrize("name", ["share", "reanalyze_td_steps", "least_td_steps"])
+def test_targets_refuse_wrong_numbers(name, value):
+    place = name.removeprefix("reanalyze_")
+    with pytest.raises(ConfigError, match=rf"algorithm\.reanalyze\.{place}: wanted"):
+        targets_of(network(), **{name: value})
+
+
+@pytest.mark.parametrize("value", WRONG)
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "place"),
+    [("initial_weight", "initial_weight"), ("gradient", "gradient"), ("entropy_rate", r"entropy\.rate")],
+)
+def test_a_loss_refuses_wrong_numbers(name, place, value):
+    with pytest.raises(ConfigError, match=rf"algorithm\.{place}: wanted a number from 0"):
+        MuZeroLoss(network(), ADAM, **{name: value})
+    with pytest.raises(ConfigError, match=r"algorithm\.weights\.value: wanted a number from 0"):
+        MuZeroLoss(network(), ADAM, weights={"value": value})
+
+
+@pytest.mark.parametrize("value", ["abc", -1, [1]])
+def test_a_model_refuses_a_wrong_period(value):
+    with pytest.raises(ConfigError, match=r"algorithm\.reward_sums: wanted a whole number from 0"):
+        LearnedModel(network(), period=value)
+
+
+@pytest.mark.parametrize("value", WRONG)
+@pytest.mark.parametrize("gumbel", [True, False])
+@pytest.mark.parametrize("name", ["alpha", "c1", "c2", "c_visit", "smallest_range", "tie_noise", "learn_temperature"])
+def test_a_search_refuses_wrong_numbers(name, gumbel, value):
+    if name == "c_visit" and not gumbel:
+        return
+    with pytest.raises(ConfigError, match=f"{name}: wanted a number"):
+        search_of(gumbel=gumbel, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
     [
-        ({"share": 1.5}, "reanalyze.share: wanted a share from 0 to 1, got 1.5"),
-        ({"reanalyze_td_steps": 0}, "reanalyze.td_steps"),
-        ({"oldest": 0.0}, "reanalyze.oldest: wanted an age above 0"),
+        *(("noise", value) for value in ("abc", -1, [1])),
+        *(("bounds", value) for value in ("abc", -1, [1], [1, "x"], [2, 1], [0, None])),
+        *(("regularized", value) for value in ("act", None, 0, ["x"])),
+        *(("unexpanded", value) for value in ("abc", [1])),
     ],
 )
-def test_settings_out_of_range_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        targets_of(network(), **options)
+def test_searches_refuse_wrong_settings(name, value):
+    for gumbel in (True, False):
+        with pytest.raises(ConfigError, match=f"{name}: wanted"):
+            search_of(gumbel=gumbel, **{name: value})
+
+
+def test_the_reward_before_the_first_step_is_in_no_sum():
+    with pytest.raises(ConfigError, match="initial_reward: sums of rewards begin at 0"):
+        MuZeroLoss(network(), ADAM, initial_reward=True, period=0)
 
 
 def test_a_model_says_what_its_networks_predict():

@@ -18,7 +18,7 @@ from rlrun.algorithms.search.samplers import ActionSampler, Draw
 from rlrun.algorithms.search.tree import Node, Search, SearchTrees, pick, shares
 from rlrun.collect.agents import Acting, PolicyAgent, Preprocess, RandomAgent, Response, to_arrays, to_tensors
 from rlrun.compile.calls import NoGrad
-from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError, is_number, shown
 from rlrun.core.generators import Seeded
 from rlrun.core.schedules import Schedule
 from rlrun.core.spaces import Space, Spaces, describe, row_count
@@ -93,12 +93,15 @@ class SearchAgent(Seeded, PolicyAgent):
                 f"a search takes one choice of a few; the action space is {describe(spaces.action)}: algorithm=ppo, "
                 "algorithm=sac"
             )
-        if not callable(temperature) and not temperature >= 0:
-            raise ConfigError(f"algorithm.temperature: wanted a number from 0 on, or a schedule, got {temperature}")
+        if not callable(temperature) and not (is_number(temperature) and temperature >= 0):
+            raise ConfigError(f"algorithm.temperature: wanted a number from 0, or a schedule, got {shown(temperature)}")
+        if sampler is not None and not callable(sampler):
+            some = "{_target_: rlrun.algorithms.search.Draw}"
+            raise ConfigError(f"algorithm.sampler: wanted a sampler, such as {some}, or null, got {shown(sampler)}")
         self.model, self.search, self.temperature = model, search, temperature
         model.preprocess = self.preprocess
         self.counts = callable(temperature)  # moves of the episode
-        self.sampler: ActionSampler = sampler or Draw()
+        self.sampler: ActionSampler = Draw() if sampler is None else sampler
         self.outputs = ("action", *(("state",) if self.initial_state(1) else ()), POLICY, VALUE)
         self._metrics: dict[str, float] = {}  # of the newest step while exploring
 
@@ -204,10 +207,11 @@ def search_of(
         options: of `Puct` alone.
     """
     size: dict[str, Any] = {"simulations": simulations, "depth": depth, "parallel": parallel}
+    score = 0.5 if unexpanded is None else unexpanded
     if gumbel:
+        Puct(unexpanded=score, **options)  # refuses what is wrong there, though this search reads none of it
         at_root: dict[str, Any] = {"noise": 1.0 if noise is None else noise, "considered": considered}
         return Gumbel(**size, **at_root, c_visit=c_visit, c_scale=c_scale)
-    score = 0.5 if unexpanded is None else unexpanded
     return Puct(**size, noise=0.25 if noise is None else noise, unexpanded=score, **options)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlrun.algorithms.search.tree import Model, Node, Search, SearchTrees, in_turn, require_size, softmax
-from rlrun.core.errors import require_whole
+from rlrun.core.errors import require_number, require_whole
 from rlrun.core.typing import Array
 
 LEAST = -1e9  # of the scores of actions that are allowed
@@ -48,6 +48,8 @@ class Gumbel(Search):
     def __post_init__(self) -> None:
         require_size(self.simulations, self.depth, self.parallel)
         require_whole("considered", self.considered, 1)
+        for name in ("c_visit", "c_scale", "noise"):
+            require_number(name, getattr(self, name), 0)
 
     def grow(self, model: Model, root: Node, rng: np.random.Generator | None = None) -> SearchTrees:
         size = self.simulations, self.depth, (-np.inf, np.inf)  # values are compared within a node, so no bounds

@@ -8,7 +8,7 @@ from rlrun.algorithms.search.agent import SearchModel
 from rlrun.algorithms.search.tree import Node
 from rlrun.collect.agents import prepared, to_arrays, to_tensors
 from rlrun.compile.calls import NoGrad
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import require_number, require_whole
 from rlrun.core.typing import Array, Tree
 from rlrun.nn.muzero import MuZeroNetwork
 
@@ -35,8 +35,9 @@ class LearnedModel(SearchModel):
         period: int | None = None,
         device: str = "cpu",
     ) -> None:
-        if players not in (1, 2):
-            raise ConfigError(f"algorithm.players: wanted 1 or 2, got {players}")
+        require_number("algorithm.end_logit", end_logit)
+        if period is not None:
+            require_whole("algorithm.reward_sums", period, 0)
         self.network, self.end_logit, self.period = network, end_logit, period
         self.factor = discount if players == 1 else -discount
         self.device, self._choices = device, torch.eye(network.actions)
@@ -79,6 +80,6 @@ class LearnedModel(SearchModel):
         if predicted.ended is not None:
             over = to_arrays(predicted.ended) > self.end_logit
             discount[over] = 0.0
-            if predicted.reward is None:  # the value of an end is the last reward
-                paid[over] = self.factor * value[over]
+            if predicted.reward is None:  # the value of an end is the last reward, for who moves there
+                paid[over] = np.sign(self.factor) * value[over]
         return Node(to_arrays(latent), to_arrays(predicted.policy), value, paid, discount)

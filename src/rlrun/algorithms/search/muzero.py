@@ -9,7 +9,8 @@ For a stored step t and its actions a_t … a_t+R-1, latents s_0 = h(o_t), s_k =
 
     L = Σ_k w_k Σ_i c_i l_i(k),   w_0 = 1, w_k = 1/R
 
-Gradients are halved at each step of g (appendix G). With a consistency loss, latents predict those of the observations
+The gradient of each latent that g returns is halved, that of its predictions, too (appendix G halves it before g, so
+all of g has half the gradient here). With a consistency loss, latents predict those of the observations
 that came (EfficientZero, Ye et al. 2021, arXiv 2111.00210). Reanalysis searches stored positions again, by a target
 network (Schrittwieser et al. 2021, arXiv 2104.06294). A step that ended an episode has discount 0, and behind it all
 rewards and values are 0.
@@ -25,9 +26,9 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.algorithms.search import LearnedModel, Search
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, require_weight
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.callbacks.target import TargetCallback, TargetResult
-from rlrun.core.errors import ConfigError, require_at_least, require_one_of
+from rlrun.core.errors import ConfigError, require_number, require_one_of, require_whole
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Batch, Tree
 from rlrun.nn.muzero import MuZeroNetwork, Predictions, distance_of, mean_of
@@ -72,19 +73,21 @@ def targets(
     value: [..., L] of searches.
     policy: [..., R + 1, A] of searches.
     end: [...] the last position that is known, whose numbers are repeated behind it.
-    td_steps: rewards of a return, one number or [...]; -1 = all up to `end`. The value at an `end` where the episode
-        goes on is then the value of its search, discounted once.
+    td_steps: rewards of a return, one number or one for each row [...]; -1 = all up to `end`. The value at an `end`
+        where the episode goes on is then the value of its search, discounted once.
     rewards: rewards are predicted; otherwise the value at the end of an episode is the last reward.
     turns: two players take turns, so this reward was the other one's.
     """
     steps, last = policy.shape[-2], end.unsqueeze(-1)
-    whole = isinstance(td_steps, int) and td_steps < 0
+    length = torch.as_tensor(td_steps, device=end.device).reshape(-1, *[1] * (end.dim() > 0))
+    whole = length < 0
     number = torch.arange(steps, device=end.device)
     position, beyond = torch.minimum(number, last), number > last  # [..., R + 1]
     reach = last - position
-    if not whole:
-        reach = torch.minimum(reach, torch.as_tensor(td_steps, device=end.device).reshape(-1, *[1] * (end.dim() > 0)))
-    most = min(td_steps, reward.shape[-1] - 1) if isinstance(td_steps, int) and not whole else reward.shape[-1] - 1
+    reach = torch.where(whole, reach, torch.minimum(reach, length))
+    most = reward.shape[-1] - 1
+    if isinstance(td_steps, int) and td_steps >= 0:
+        most = min(td_steps, most)
     ahead = torch.arange(1, most + 1, device=end.device)
     at = torch.minimum(position.unsqueeze(-1) + ahead, last.unsqueeze(-1))  # [..., R + 1, n]
     counts = ahead <= reach.unsqueeze(-1)
@@ -96,8 +99,7 @@ def targets(
     returns = (paid * before).sum(-1) + weight * value.gather(-1, position + reach)
     over = discount.gather(-1, last) == 0.0
     at_end, final = position == last, reward.gather(-1, last)
-    if whole:
-        returns = torch.where(at_end, discount.gather(-1, last).abs() * returns, returns)
+    returns = torch.where(whole & at_end, discount.gather(-1, last).abs() * returns, returns)
     returns = torch.where(at_end & over, 0.0 if rewards else -final if turns else final, returns)
     used = torch.minimum(last, torch.full_like(last, steps - 1))
     return Targets(
@@ -211,13 +213,11 @@ class SearchTargets(TargetCallback):
         device: str = "cpu",
         **options: Any,
     ) -> None:
-        if not 0.0 <= share <= 1.0:
-            raise ConfigError(f"reanalyze.share: wanted a share from 0 to 1, got {share}")
-        require_at_least("reanalyze.td_steps", reanalyze_td_steps, 1)
-        require_at_least("reanalyze.least_td_steps", least_td_steps, 1)
-        require_at_least("reanalyze.positions", 1 if positions is None else positions, 1)
-        if oldest is not None and not oldest > 0.0:
-            raise ConfigError(f"reanalyze.oldest: wanted an age above 0, or null, got {oldest}")
+        require_number("algorithm.reanalyze.share", share, 0, 1)
+        require_whole("algorithm.reanalyze.td_steps", reanalyze_td_steps, 1)
+        require_whole("algorithm.reanalyze.least_td_steps", least_td_steps, 1)
+        require_whole("algorithm.reanalyze.positions", 1 if positions is None else positions, 1)
+        require_number("algorithm.reanalyze.oldest", 1 if oldest is None else oldest, above=0)
         super().__init__(network, **options)
         if not isinstance(self.discount, float | int):
             raise ConfigError(f"algorithm.discount: wanted one number, got {self.discount}")
@@ -248,7 +248,7 @@ class SearchTargets(TargetCallback):
         td_steps: Any = self.td_steps
         metrics: dict[str, Any] = {}
         if self.share:
-            td_steps = torch.full(end.shape, value.shape[-1] if td_steps < 0 else td_steps, device=end.device)
+            td_steps = torch.full(end.shape, td_steps, device=end.device)
             rows = torch.randperm(len(end), device=end.device)[: round(self.share * len(end))]
             new_value, new_policy = self._reanalyzed(map_tree(lambda seen: seen[rows, -behind:-1], later), steps)
             metrics["reanalyze/value_change"] = (new_value - value[rows]).abs()
@@ -298,7 +298,7 @@ class MuZeroLoss(LossCallback):
         weights: c_i of value, policy, reward and end, 1 where not given, and of consistency, 0 where not given. The
             entropy of policies has the weight `network.entropy_weight`.
         initial_weight: w_0.
-        gradient: factor of the gradient that passes a step of g.
+        gradient: factor of the gradient of each latent that g returns.
         consistency: cosine, of projected latents; or squares, of latents.
         entropy_target: entropy of policies, towards which the weight of the entropy moves; None = it stays.
         entropy_rate: change of the logarithm of that weight in each update.
@@ -335,13 +335,22 @@ class MuZeroLoss(LossCallback):
     ) -> None:
         self.weights = {**dict.fromkeys(TERMS, 1.0), "consistency": 0.0, **(weights or {})}
         for name, weight in self.weights.items():
-            require_one_of("weights", name, TERMS)
-            require_weight(f"weights.{name}", weight)
-        require_one_of("consistency", consistency, CONSISTENCIES)
+            require_one_of("algorithm.weights", name, TERMS)
+            require_number(f"algorithm.weights.{name}", weight, 0)
+        require_one_of("algorithm.consistency", consistency, CONSISTENCIES)
+        require_number("algorithm.initial_weight", initial_weight, 0)
+        require_number("algorithm.gradient", gradient, 0)
+        require_number("algorithm.entropy.rate", entropy_rate, 0)
         if self.weights["consistency"] and consistency == "cosine" and network.projection is None:
             raise ConfigError("algorithm.projection: a cosine is that of projected latents; 128 is a width")
-        if entropy_target is not None and not network.entropy_weight > 0.0:
-            raise ConfigError("entropy.target: a weight that is to move begins above 0: entropy.weight=0.01")
+        if entropy_target is not None:
+            require_number("algorithm.entropy.target", entropy_target, 0)
+            if not network.entropy_weight > 0.0:
+                way_out = "algorithm.entropy.weight=0.01"
+                raise ConfigError(f"algorithm.entropy.target: a weight that is to move begins above 0: {way_out}")
+        if initial_reward and period is not None:
+            way_out = "algorithm.reward_sums=null, or initial_reward=false"
+            raise ConfigError(f"initial_reward: sums of rewards begin at 0 with the first position; {way_out}")
         super().__init__(network, optimizer, **options)
         self.initial_weight, self.gradient, self.consistency = initial_weight, gradient, consistency
         self.entropy_target, self.entropy_rate = entropy_target, entropy_rate

@@ -14,7 +14,7 @@ Several simulations at a time take the best actions of a node in turn, each as i
 from π̄ independently.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ from rlrun.algorithms.search.tree import (
     require_size,
     shares,
 )
-from rlrun.core.errors import ConfigError, require_at_least, require_one_of
+from rlrun.core.errors import ConfigError, is_number, require_number, require_one_of, shown
 from rlrun.core.typing import Array
 from rlrun.env.simulator import uniform
 
@@ -90,16 +90,21 @@ class Puct(Search):
 
     def __post_init__(self) -> None:
         require_size(self.simulations, self.depth, self.parallel, self.expand)
-        if not (self.alpha > 0 and self.c2 > 0 and self.smallest_range > 0):
-            raise ConfigError("alpha, c2 and smallest_range must be above 0")
-        require_at_least("tie_noise", self.tie_noise, 0.0)
-        require_at_least("learn_temperature", self.learn_temperature, 0.0)
-        if not 0 <= self.noise <= 1:
-            raise ConfigError(f"noise: wanted a share from 0 to 1, got {self.noise}")
-        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
-            raise ConfigError(f"bounds: wanted a number and a larger one, got {[*self.bounds]}")
+        for name in ("alpha", "c2", "smallest_range"):
+            require_number(name, getattr(self, name), above=0)
+        for name in ("c1", "tie_noise", "learn_temperature"):
+            require_number(name, getattr(self, name), 0)
+        require_number("noise", self.noise, 0, 1)
+        if self.bounds is not None and not _are_bounds(self.bounds):
+            raise ConfigError(
+                f"bounds: wanted a number and a larger one, as [-1, 1], or null, got {shown(self.bounds)}"
+            )
         if isinstance(self.unexpanded, str):
             require_one_of("unexpanded", self.unexpanded, UNEXPANDED)
+        else:
+            require_number("unexpanded", self.unexpanded)
+        if isinstance(self.regularized, str) or not isinstance(self.regularized, Collection):
+            raise ConfigError(f"regularized: wanted a list of {', '.join(PLACES)}, got {shown(self.regularized)}")
         for place in self.regularized:
             require_one_of("regularized", place, PLACES)
         require_one_of("divergence", self.divergence, DIVERGENCES)
@@ -190,6 +195,11 @@ class Puct(Search):
         else:
             policy = regularized_policy(prior, values, weight, self.divergence)
         return policy if self.own_visit else np.where(visits[:, None] > 0, policy, shares(prior > 0))
+
+
+def _are_bounds(bounds: object) -> bool:
+    pair = [*bounds] if isinstance(bounds, Sequence) and not isinstance(bounds, str) else []
+    return len(pair) == 2 and all(map(is_number, pair)) and pair[0] < pair[1]
 
 
 def _summary(values: Array, expanded: Array, parent: Array, rule: str) -> Array:
