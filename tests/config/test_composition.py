@@ -349,3 +349,14 @@ def test_a_file_that_does_not_fit_those_before_it_is_named_with_its_key(refusal,
     write("conf/experiment/mine.yaml", f"# @package _global_\n{text}\n")
     line = refusal("algorithm=dqn", "env=pendulum", "+experiment=mine")
     assert line.endswith(f"mine.yaml: {message}")
+
+
+def test_a_list_is_no_block_and_a_switch_is_never_null(refusal, compose, write):
+    assert refusal("algorithm=dqn", "env=pendulum", "algorithm.hidden={a: 1}").endswith(
+        "algorithm.hidden: wanted a list, got keys with values"
+    )
+    part = "algorithm.hidden={_target_: parts.Network, width: 3}"
+    assert compose("algorithm=dqn", "env=pendulum", part).config.algorithm.hidden.width == 3
+    write("conf/experiment/mine.yaml", "# @package _global_\nnetworks: {q: {double: true}}\n")
+    line = refusal("algorithm=dqn", "env=pendulum", "+experiment=mine", "networks.q.double=null")
+    assert "networks.q.double: wanted true or false, got null" in line

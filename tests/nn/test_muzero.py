@@ -120,3 +120,10 @@ def test_images_and_several_choices_are_read():
     assert net.represent(torch.zeros(1, 36, 36, 3, dtype=torch.uint8)).shape == (1, 6)
     with pytest.raises(SpaceError, match="choices of one decision"):
         network(Spaces(box(3), box(1)))
+
+
+@pytest.mark.parametrize("widths", [None, -1, 64, "abc", [1, "x"], [0], [True]])
+@pytest.mark.parametrize("name", ["dynamics", "prediction"])
+def test_wrong_widths_are_refused(name, widths):
+    with pytest.raises(ConfigError, match=f"^algorithm.{name}: wanted a list of whole numbers from 1, got"):
+        MuZeroNetwork(SPACES, **{name: widths})

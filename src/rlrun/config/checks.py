@@ -140,7 +140,7 @@ def _headless(layer: Layer | None, tree: Any) -> str:
 def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
     """Compare what overrides set with the values that files have there; return whole numbers written as `1e3`.
 
-    Null, interpolations and parts with a `_target_` are always accepted. In a packaged file `1` means a whole number
+    Interpolations and parts with a `_target_` are always accepted, and null but in place of true or false. In a packaged file `1` means a whole number
     and `1.0` any; a user's file is read more freely.
 
     Raises: ConfigError if a value is of another type.
@@ -148,7 +148,7 @@ def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
     tree, changed = plain(config), {}
     for path, kind in _kinds_of_overrides(config, layers).items():
         value = reduce(child, path, tree)
-        if value is None or (isinstance(value, str) and ("${" in value or value == "???")):
+        if (value is None and kind is not TRUTH) or (isinstance(value, str) and ("${" in value or value == "???")):
             continue
         if isinstance(value, Mapping) and ("_target_" in value or "_replaces_" in value):
             continue

@@ -168,9 +168,11 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str], replace
         _find(config, override, groups)
     if override.sign != "~":
         _require_keys(config, override, groups)
-    is_block = isinstance(functools.reduce(child, split(override.key), plain(config)), dict)
-    if is_block and isinstance(override.value, list):
+    there = functools.reduce(child, split(override.key), plain(config))
+    if isinstance(there, dict) and isinstance(override.value, list):
         raise ConfigError(f"{override.key}: wanted keys with values, got a list")
+    if isinstance(there, list) and isinstance(override.value, dict) and not is_part:
+        raise ConfigError(f"{override.key}: wanted a list, got keys with values")
     try:
         if override.sign == "~":
             _delete(config, override)
@@ -178,7 +180,7 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str], replace
             with open_dict(config):
                 config.init[override.key.removeprefix("init.")] = override.value  # a part's name keeps its dots
         else:
-            merge = isinstance(override.value, (dict, list))
+            merge = isinstance(override.value, (dict, list)) and not (isinstance(there, list) and is_part)
             OmegaConf.update(
                 config, override.key, override.value, merge=merge, force_add=bool(override.sign or is_open)
             )

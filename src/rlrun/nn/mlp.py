@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlrun.compile.calls import forwards
-from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.core.errors import ConfigError, require_one_of, shown
 from rlrun.core.spaces import Space, leaves, tree_of
 from rlrun.core.typing import Tree
 from rlrun.nn import precision
@@ -140,6 +141,7 @@ class MLP(Dense):
         output_norm: bool = False,
         output_activation: Activation | None = None,
     ) -> None:
+        require_widths("hidden", hidden)
         below = [*_layers((inputs, *hidden), activation, layer_norm, dropout, bias, batch_norm)]
         last = nn.Linear((inputs, *hidden)[-1], outputs, bias=output_bias)
         norm = [nn.LayerNorm(outputs)] if output_norm else []
@@ -156,6 +158,13 @@ class MLP(Dense):
             orthogonal_(last, self.output_gain)
 
 
+def require_widths(place: str, hidden: Any) -> None:
+    """Refuse what is no list of widths of layers, with a ConfigError; an empty one is a list."""
+    entries = hidden if isinstance(hidden, Sequence) and not isinstance(hidden, str) else [None]
+    if not all(isinstance(width, Integral) and not isinstance(width, bool) and width >= 1 for width in entries):
+        raise ConfigError(f"{place}: wanted a list of whole numbers from 1, got {shown(hidden)}")
+
+
 def require_no_batch_norm(network: nn.Module, place: str) -> None:
     """Refuse norms over rows, which have no derivative of one row alone, with a ConfigError."""
     if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) for module in network.modules()):
@@ -166,6 +175,7 @@ def dense(
     inputs: int, hidden: Sequence[int], *, activation: Activation, layer_norm: bool = False, dropout: float = 0.0
 ) -> Dense:
     """Return dense layer, dropout, norm, activation for each hidden width; this order is DroQ's (arXiv:2110.02034)."""
+    require_widths("hidden", hidden)
     return Dense(*_layers((inputs, *hidden), activation, layer_norm, dropout))
 
 

@@ -12,7 +12,7 @@ from rlrun.core.spaces import Spaces, describe
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import EncodedMLP, Recipe, from_recipe
-from rlrun.nn.mlp import MLP, Activation, outputs_of
+from rlrun.nn.mlp import MLP, Activation, outputs_of, require_widths
 from rlrun.nn.own import Layers
 from rlrun.nn.value_heads import TwoHot, ValueHead
 from rlrun.ops.distributions import one_hot
@@ -116,7 +116,7 @@ class MuZeroNetwork(nn.Module):
         self.projection: nn.Module | None = None
         self.predictor: nn.Module | None = None
         if projection is not None:
-            if isinstance(projection, int):
+            if not callable(projection):
                 require_whole("algorithm.projection", projection, 1)
                 self.projection = MLP(latent, projection, hidden=[projection], **layers)
             else:
@@ -195,6 +195,7 @@ def _layers(name: str, spec: Sequence[int] | Recipe, inputs: int, outputs: int, 
         ConfigError: the module gives another number of outputs.
     """
     if not callable(spec):
+        require_widths(f"algorithm.{name}", spec)
         return MLP(inputs, outputs, hidden=spec, **options)
     module = from_recipe(spec, inputs=inputs, outputs=outputs)
     if (made := outputs_of(module, torch.zeros(2, inputs), place=name)) != outputs:
