@@ -140,8 +140,8 @@ def _headless(layer: Layer | None, tree: Any) -> str:
 def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
     """Compare what overrides set with the values that files have there; return whole numbers written as `1e3`.
 
-    Interpolations and parts with a `_target_` are always accepted, and null but in place of true or false. In a packaged file `1` means a whole number
-    and `1.0` any; a user's file is read more freely.
+    Interpolations and parts with a `_target_` are always accepted, and null but in place of true or false. In a
+    packaged file `1` means a whole number and `1.0` any; a user's file is read more freely.
 
     Raises: ConfigError if a value is of another type.
     """
