@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -161,7 +160,7 @@ class MLP(Dense):
 def require_widths(place: str, hidden: Any) -> None:
     """Refuse what is no list of widths of layers, with a ConfigError; an empty one is a list."""
     entries = hidden if isinstance(hidden, Sequence) and not isinstance(hidden, str) else [None]
-    if not all(isinstance(width, Integral) and not isinstance(width, bool) and width >= 1 for width in entries):
+    if not all(isinstance(width, int) and not isinstance(width, bool) and width >= 1 for width in entries):
         raise ConfigError(f"{place}: wanted a list of whole numbers from 1, got {shown(hidden)}")
 
 
