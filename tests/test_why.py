@@ -46,6 +46,10 @@ ROLLOUT = {
     },
 }
 IMAGINING = {**REPLAY, "imagination": {"length": 5, "model": {"epochs": 8}}}
+SEARCHING = {
+    **REPLAY,
+    "algorithm": {**REPLAY["algorithm"], "search": {"simulations": 25, "c_scale": 0.1}, "reanalyze": {"share": 0.0}},
+}
 PLANNING = {
     "algorithm": {"plan": {"horizon": 15}, "epochs": 5},
     "stop": {"env_steps": 10_000},
@@ -188,7 +192,14 @@ def planning(series=None, keys=None, **options):
     return diagnose(facts(changed(PLANNING, keys or {}), {**seen, **(series or {})}, **options))
 
 
+def searching(series=None, keys=None, **options):
+    seen = {"search/entropy": (0.69, 0.3), "search/value_moved": (0.1, 2.0), "search/value_size": (0.2, 40.0)}
+    still = {"episode/return": [-1_300, -1_400, -1_250, *[-1_390, -1_380] * ((STEPS - 3) // 2), -1_395]}
+    return diagnose(facts(changed(SEARCHING, keys or {}), {**SWINGS, **seen, **still, **(series or {})}, **options))
+
+
 COMMANDS = {
+    searching: ["algorithm=muzero", "env=cartpole"],
     imagining: ["algorithm=mbpo", "env=pendulum"],
     planning: ["algorithm=mbrl", "env=pendulum"],
     replay: ["algorithm=sac", "env=pendulum"],
@@ -237,6 +248,8 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
     "model overfits": (imagining, {"model/error_held": (0.1, 0.5)}, {}, "imagination.model.epochs=4"),
     "imagined states leave the data": (imagining, {"imagination/outside": 0.3}, {}, "imagination.length=1"),
     "plan at its bounds": (planning, {"plan/at_bounds": 0.99}, {}, "algorithm.plan.horizon=30"),
+    "search prefers no action": (searching, {"search/entropy": 0.69}, {}, "algorithm.search.simulations=50"),
+    "value far from its search": (searching, {"search/value_moved": (0.1, 30.0)}, {}, "algorithm.reanalyze.share=0.5"),
     "scale of observations": (rollout, {"observation/size": 5_000}, {}, "+with=observation_norm"),
     "gradients clipped to nothing": (rollout, {}, {"algorithm.max_grad_norm": 1e-8}, "algorithm.max_grad_norm=0.5"),
     "weight of entropy": (
@@ -313,6 +326,8 @@ HEALTHY = {  # rule: metrics and keys just beside
     "model overfits": ({"model/error_held": (0.1, 0.15)}, {}),
     "imagined states leave the data": ({"imagination/outside": 0.01}, {}),
     "plan at its bounds": ({"plan/at_bounds": 0.8}, {}),
+    "search prefers no action": ({"search/entropy": (0.69, 0.6)}, {}),
+    "value far from its search": ({"search/value_moved": (0.1, 15.0)}, {}),
     "scale of observations": ({"observation/size": 30}, {}),
     "gradients clipped to nothing": ({"grad_norm/ppo": 60}, {"algorithm.max_grad_norm": 0.05}),
     "weight of entropy": ({"entropy/continuous": (0.6, -2.5), "temperature/continuous": 0.02}, {}),

@@ -89,6 +89,7 @@ def test_exploration_draws_by_the_policy_of_a_noisy_search_and_goes_on_after_a_r
         np.testing.assert_allclose(drawn, first["search_policy"][rows].mean(0), atol=0.1)
     assert searches.metrics["search/entropy"] > 0.3
     assert searches.metrics["search/value_moved"] > 0.3
+    assert searches.metrics["search/value_size"] >= np.abs(first["search_value"]).mean() - 1e-6
     other = agent(Puct(simulations=12, noise=0.5, alpha=0.5))
     other.load_state_dict(searches.state_dict())
     assert dict(other.metrics) == dict(searches.metrics)

@@ -107,7 +107,7 @@ class SearchAgent(Seeded, PolicyAgent):
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Of the newest step: entropy of the policy in nats, and how far the search moved the value of the root."""
+        """Of the newest step: entropy of the policy in nats, how far the search moved the value, and its size."""
         return self._metrics
 
     @property
@@ -218,4 +218,6 @@ def search_of(
 def _measured(trees: SearchTrees, policy: Array) -> dict[str, float]:
     entropy = -(policy * np.log(np.where(policy > 0, policy, 1.0))).sum(1)
     moved = np.abs(trees.root_value - trees.raw[trees.roots])
-    return {"search/entropy": float(entropy.mean()), "search/value_moved": float(moved.mean())}
+    values = np.abs(np.column_stack((trees.root_value, trees.edges(trees.roots)[1])))
+    numbers = {"entropy": entropy, "value_moved": moved, "value_size": values.max(1)}
+    return {f"search/{name}": float(number.mean()) for name, number in numbers.items()}
