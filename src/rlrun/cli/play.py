@@ -21,6 +21,9 @@ def play(
     person: Annotated[
         bool, typer.Option("--person", help="A game against you in the terminal, by typed moves.")
     ] = False,
+    tree: Annotated[
+        Path | None, typer.Option(help="Write a picture of the first search to FILE.svg, of a policy that searches.")
+    ] = None,
     fps: Annotated[
         float | None,
         typer.Option(help="Steps a second (default: the environment's own rate).", min=0.01),
@@ -38,6 +41,7 @@ def play(
         stochastic=stochastic,
         text=text,
         person=person,
+        tree=tree,
         fps=fps,
         trust=trust,
         overrides=overrides or [],

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from rlrun.algorithms.search.picture import Pictured
 from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_generators
 from rlrun.collect.video import fps_of, rendered_copy, unset_headless
 from rlrun.commands.person import Person
@@ -36,6 +37,7 @@ def play(
     stochastic: bool = False,
     text: bool = False,
     person: bool = False,
+    tree: Path | None = None,
     fps: float | None = None,
     trust: bool = False,
     overrides: Iterable[str] = (),
@@ -52,6 +54,7 @@ def play(
         stochastic: sample actions as in training, in place of the best ones.
         text: in the terminal, also where a window could be opened.
         person: a game against you in the terminal, by typed moves.
+        tree: write a picture of the first search to this .svg file, of a policy that searches.
         fps: steps a second; None = the environment's own rate.
         trust: build it though it was not made here, and remember that.
         overrides: of a run `env.kwargs.KEY=VALUE` and `env.reset_options.KEY=VALUE`, which vary its environment. For
@@ -65,6 +68,7 @@ def play(
     """
     unset_headless()
     with _policy(run, checkpoint, overrides, trust=trust, stochastic=stochastic) as policy:
+        agent = policy.agent if tree is None else Pictured(policy.agent, tree)
         mode = _mode(policy.env, text=text or person)
         fps = fps or fps_of(policy.env)
         look = lines_of if mode == "ansi" else lambda env: None  # the reset opens a window
@@ -80,7 +84,7 @@ def play(
                 watch = opponents["you"].watch(partial(lines_of, screen))
             return evaluate(
                 screen,
-                policy.agent,
+                agent,
                 episodes=episodes,
                 seed=seed,
                 max_steps=policy.max_steps,

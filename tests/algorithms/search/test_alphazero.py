@@ -1,5 +1,8 @@
 """AlphaZero's targets, loss and model, and what its runs can do."""
 
+from itertools import combinations
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +12,9 @@ from tests.short import SMALL, shrink
 
 import rlrun
 from rlrun.algorithms.search.alphazero import AlphaZeroLoss, JudgedGame, Outcome, PolicyValue
+from rlrun.algorithms.search.picture import Pictured
 from rlrun.commands.expect import check
+from rlrun.commands.play import play
 from rlrun.config import compose
 from rlrun.core import spaces as ours
 from rlrun.env import Simulator
@@ -166,6 +171,25 @@ def test_evaluations_may_search_longer(run):
     ):
         with pytest.raises(rlrun.core.errors.RequestError, match=message):
             rlrun.evaluate(run, overrides=[override])
+
+
+def test_a_picture_shows_the_first_search(run, tmp_path):
+    opening = ["env.kwargs.opening=3", "algorithm.search.simulations=30"]
+    play(run, episodes=1, text=True, fps=1e9, tree=tmp_path / "tree.svg", overrides=opening, say=lambda text: None)
+    parts = [*ElementTree.parse(tmp_path / "tree.svg").getroot()]
+    boxes = [[float(part.get(name)) for name in ("x", "y", "width", "height")] for part in parts if "rect" in part.tag]
+    texts = [part.text for part in parts if part.tag.endswith("text") and part.get("class") != "edge"]
+    assert len(boxes) == 16
+    assert sum("line" in part.tag for part in parts) == 15
+    assert all(abs(a[0] - b[0]) > a[2] or abs(a[1] - b[1]) > a[3] for a, b in combinations(boxes, 2))
+    visits = [int(text.split()[0]) for text in texts if text.endswith("visits")]
+    assert max(visits) == visits[0] == 31
+    board = " ".join(texts[:3]).split()
+    assert (board.count("x"), board.count("o"), len(board)) == (2, 1, 9)
+    with pytest.raises(rlrun.core.errors.RequestError, match=r"wanted a file that ends in \.svg"):
+        play(run, tree=tmp_path / "tree.png", text=True)
+    with pytest.raises(rlrun.core.errors.RequestError, match="--tree: this policy does not search"):
+        Pictured(rlrun.load(run).agent.exported, tmp_path / "tree.svg")
 
 
 def test_games_one_by_one_have_the_same_evaluations(run):

@@ -47,6 +47,10 @@ class SearchModel(ABC):
     def __call__(self, state: Tree, action: Array) -> Node:
         """Return the nodes that follow actions [n] in states [n, …]."""
 
+    def text(self, state: Tree, row: int) -> str:
+        """Return one of the states [n, …] for a person; "" where they say nothing to one."""
+        return ""
+
 
 class SearchAgent(Seeded, PolicyAgent):
     """Act by a search from each observation. The policy alone acts in exported files.
@@ -121,10 +125,14 @@ class SearchAgent(Seeded, PolicyAgent):
         """Return an action of the policy alone, without a search."""
         return self.exported.respond(observation, None, explore)
 
-    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+    def grow(self, observation: Tree, rng: np.random.Generator | None = None) -> SearchTrees:
+        """Return the trees of searches from observations [N, …]; with a generator they explore, as in training."""
         self.model.device = self.device  # an agent that was sent to a worker is on its CPU
         with NoGrad(), self.acting():
-            trees = self.search.grow(self.model, self.model.root(observation), self.generator if explore else None)
+            return self.search.grow(self.model, self.model.root(observation), rng)
+
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        trees = self.grow(observation, self.generator if explore else None)
         policy, value = self.search.policy(trees), trees.root_value
         if explore:
             probabilities = self.search.acting(trees, self._temperature(state))

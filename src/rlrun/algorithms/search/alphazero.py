@@ -79,6 +79,10 @@ class JudgedGame(SearchModel):
     def __call__(self, state: Tree, action: Array) -> Node:
         return self.game(state, action)
 
+    def text(self, state: Tree, row: int) -> str:
+        rules: Any = self.positions.rules
+        return rules.text(state["position"], row) if hasattr(rules, "text") else ""
+
     def _judge(self, rules: Simulator, state: Tree, seeds: Array) -> tuple[Array, Array]:
         seen = to_tensors(self.positions.seen(state, rules.turn(state)), self.device)
         with NoGrad():

@@ -1,0 +1,114 @@
+"""A picture of a search: the nodes of a tree that most simulations passed, as SVG."""
+
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlrun.algorithms.search.agent import SearchAgent
+from rlrun.algorithms.search.tree import SearchTrees
+from rlrun.collect.agents import Agent, Response
+from rlrun.core.errors import RequestError
+from rlrun.core.typing import Tree
+from rlrun.runs.files import write_text
+
+LETTER, LINE, PAD = 7.5, 16, 8  # units of a letter, of a line of text, and around a text
+GAP = (14, 34)  # units between boxes, to the right and below
+STYLE = """\
+svg{--paper:#fff;--ink:#1c2128;--faint:#5a6370}
+@media(prefers-color-scheme:dark){svg{--paper:#14171c;--ink:#e8eaed;--faint:#a7afba}}
+text{font:12px monospace;fill:var(--ink);white-space:pre;text-anchor:middle}
+.edge{fill:var(--faint);paint-order:stroke;stroke:var(--paper);stroke-width:4px}line,rect{stroke:var(--faint);fill:var(--paper)}.best{stroke:var(--ink);stroke-width:2}"""
+
+
+def picture(trees: SearchTrees, tree: int = 0, *, nodes: int = 16, text: Callable[[int], str] | None = None) -> str:
+    """Return an SVG of one tree: its most visited nodes, each below the action that leads there.
+
+    A box has the simulations that passed a node, and their mean value for who moves there. An edge has the number of
+    the action, and its prior. The edge of the most visited action of each node is bold.
+
+    Args:
+        trees: of a search.
+        tree: number of the tree.
+        nodes: of the picture, at most.
+        text: of the state of a node, by its row; shown above its numbers.
+    """
+    rows = np.flatnonzero(trees.tree[: trees.used] == tree)
+    chosen = rows[np.argsort(-trees.visits[rows], kind="stable")[:nodes]].tolist()  # no child has more visits
+    below: dict[int, list[tuple[int, int]]] = {row: [] for row in chosen}
+    for row in chosen:
+        for action in np.argsort(-trees.child_visits[row], kind="stable").tolist():
+            if (child := int(trees.child[row, action])) in below:
+                below[row].append((action, child))
+    shown = {
+        row: [
+            *(text(row).splitlines() if text else []),
+            f"{trees.visits[row]:.0f} visits",
+            f"value {trees.value[row]:+.2f}",
+        ]
+        for row in chosen
+    }
+    width = PAD * 2 + LETTER * max(len(line) for lines in shown.values() for line in lines)
+    height = PAD * 2 + LINE * max(map(len, shown.values()))
+    column: dict[int, float] = {}
+
+    def place(row: int, used: int) -> int:
+        """Set the columns of a node and of those below it; return how many columns are used then."""
+        first = used
+        for _, child in below[row]:
+            used = place(child, used)
+        ends = [column[child] for _, child in below[row]]
+        column[row] = (ends[0] + ends[-1]) / 2 if ends else first
+        return used if ends else first + 1
+
+    columns = place(chosen[0], 0)
+    center = {row: (column[row] + 0.5) * (width + GAP[0]) for row in chosen}
+    top = {row: 1 + float(trees.level[row]) * (height + GAP[1]) for row in chosen}
+    edges, boxes = [], []
+    for row in chosen:
+        for number, (action, child) in enumerate(below[row]):
+            ends = f'x1="{center[row]:.1f}" y1="{top[row] + height}" x2="{center[child]:.1f}" y2="{top[child]:.1f}"'
+            best = ' class="best"' if number == 0 else ""
+            edges.append(f"<line {ends}{best}/>")
+            label = f"{action}  p {trees.prior[row, action]:.2f}"
+            boxes.append(f'<text class="edge" x="{center[child]:.1f}" y="{top[child] - PAD / 2}">{label}</text>')
+        corner = f'x="{center[row] - width / 2:.1f}" y="{top[row]}"'
+        boxes.append(f'<rect {corner} width="{width}" height="{height}" rx="4"/>')
+        for number, line in enumerate(shown[row], 1):
+            at = f'x="{center[row]:.1f}" y="{top[row] + PAD / 2 + number * LINE}"'
+            boxes.append(f"<text {at}>{escape(line)}</text>")
+    size = f"{columns * (width + GAP[0]):.0f} {max(top.values()) + height + 1:.0f}"
+    lines = "\n".join(edges + boxes)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}">\n<style>{STYLE}</style>\n{lines}\n</svg>\n'
+
+
+class Pictured(Agent):
+    """An agent that searches, and writes a picture of the first search in a file.
+
+    Args:
+        agent: that searches.
+        path: of the file.
+
+    Raises:
+        RequestError: the agent does not search, or the file is no .svg.
+    """
+
+    def __init__(self, agent: Any, path: Path) -> None:
+        if not isinstance(agent, SearchAgent):
+            raise RequestError("--tree: this policy does not search; runs of algorithm=alphazero and muzero do")
+        if path.suffix != ".svg":
+            raise RequestError(f"--tree {path}: wanted a file that ends in .svg")
+        self.agent, self.policy, self.outputs, self.path = agent, agent.policy, agent.outputs, path
+        self._written = False
+
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        if not self._written:
+            self._written = True
+            trees = self.agent.grow(observation)
+            write_text(self.path, picture(trees, text=lambda row: self.agent.model.text(trees.state, row)))
+        return self.agent(observation, state, explore=explore)
+
+    def initial_state(self, count: int) -> Tree | None:
+        return self.agent.initial_state(count)
