@@ -1,5 +1,6 @@
-"""A second collector beside the first: another environment, agent and table."""
+"""A second collector beside the first, with another environment, agent and table; and a second table of the first."""
 
+import numpy as np
 import pytest
 from tests.docs.pages import ROOT, blocks
 from tests.identical import compare, records
@@ -56,3 +57,50 @@ def test_both_fill_their_tables_the_budget_counts_the_first_and_a_resume_is_exac
 def test_what_it_cannot_follow_is_refused(override, message):
     with pytest.raises(RequestError, match=message):
         check([*(text for text in SHORT if not override.startswith(text.split("=")[0])), override])
+
+
+TABLE = (
+    *("_target_: rlrun.memory.Table", "spaces: '${spaces}'", "num_envs: '${env.num_envs}'"),
+    *("length: '${memory.length}'", "columns: '${memory.columns}'"),
+)
+COPY = [
+    f"+copied={{{', '.join(TABLE)}}}",
+    "+callbacks.copied={_target_: rlrun.collect.SecondTable, collector: '${collector}', table: '${copied}'}",
+]
+FIRST = [*(text for text in SHORT if "second" not in text and "memory" not in text), "memory.length=60"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [("num_envs=3",), ("env.vectorization=native", "num_envs=3"), ("+with=async", "async.kind=thread", "num_envs=2")],
+    ids=["sync", "native", "async"],
+)
+def test_a_second_table_has_the_same_rows(overrides, folder):
+    run = rlrun.train([*FIRST, *COPY, *overrides, "stop.env_steps=84"], run_dir=folder / "run")
+    require_alike(run.trainer)
+    killed = folder / "killed"
+    copy_as_killed(run.run_dir, killed, at=40)
+    require_alike(rlrun.resume(killed).trainer)  # those of native and parallel environments break off open episodes
+
+
+def require_alike(trainer):
+    own, copied = trainer.callbacks["collector"].table, trainer.callbacks["copied"].table
+    assert own.index.complete.any()
+    for name, column in own.storage.arrays.items():
+        assert np.array_equal(column, copied.storage.arrays[name]), name
+    for name in ("stamp", "status", "complete"):
+        assert np.array_equal(getattr(own.index, name), getattr(copied.index, name)), name
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([*COPY, "callbacks.copied.collector=null"], "collector: .*; nothing is collected: leave out what"),
+        ([COPY[1].replace("copied}", "memory}")], "table: wanted a rlrun.memory.Table of its own, got that of the"),
+        ([*COPY, "copied.num_envs=2"], "table.num_envs: wanted the 1 envs of the collector, got 2"),
+        ([*COPY, "copied.columns={log_prob: {}}"], "table.columns.log_prob: wanted a column of the collector's"),
+    ],
+)
+def test_a_second_table_that_cannot_be_filled_is_refused(overrides, message):
+    with pytest.raises(RequestError, match=f"callbacks.copied: {message}"):
+        check([*FIRST, *overrides])

@@ -8,8 +8,8 @@ from rlrun.collect.evaluate import Evaluation, evaluate
 from rlrun.collect.goals import GoalGenerator, LearningProgress
 from rlrun.collect.noisy import ColoredNoise, Noisy, Optimistic
 from rlrun.collect.repeating import Repeating
-from rlrun.collect.second import SecondCollector
+from rlrun.collect.second import SecondCollector, SecondTable
 
 __all__ = ["Agent", "AgentProxy", "AsyncCollector", "ByIdCollector", "Collector", "ColoredNoise"]
 __all__ += ["EpsilonGreedy", "Evaluation", "GoalGenerator", "LearningProgress", "Noisy", "Optimistic", "PolicyAgent"]
-__all__ += ["RandomAgent", "Repeating", "SecondCollector", "evaluate"]
+__all__ += ["RandomAgent", "Repeating", "SecondCollector", "SecondTable", "evaluate"]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent
-from rlrun.collect.collector import Collector, require_finite
+from rlrun.collect.collector import Collector, forget_returns, require_finite
 from rlrun.collect.unroll import Began, Go, Made, Refresh, UnrollRecipe, WeighGoals, counted, freeze, unroll
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RequestError, WorkerError, require_one_of
@@ -135,7 +135,8 @@ class AsyncCollector(Collector):
             self.seeds.episode += 1
         else:
             self.seeds.episode[:] = self.steps
-            self._forget_returns(np.arange(self.env.num_envs))
+            for table in (self.table, *(second.table for second in self._seconds)):
+                forget_returns(table, np.arange(self.env.num_envs))
         self.state = self._initial
         make = (lambda: self.env) if self.kind == "thread" else self.env.maker
         assert make is not None

@@ -151,6 +151,7 @@ class Collector(Budgeted):
         self.state: Tree = None  # of a recurrent agent, before it acts on the observation
         self.approximate: str | None = None
         self._followers: list[Any] = []  # collectors that step when this one does
+        self._seconds: list[Any] = []  # second tables, which store each row, too
         self._tagged = tuple(getattr(table, "tags", ()))
         for name in self._tagged:
             if name not in TAGS:
@@ -187,13 +188,18 @@ class Collector(Budgeted):
         self._followers = [part for part in (callbacks or {}).values() if getattr(part, "first", None) is self]
         self.env.record()
         if self.observation is None:
-            self._forget_returns(np.arange(self.env.num_envs))  # a fork has those of other episodes
+            for table in (self.table, *(second.table for second in self._seconds)):
+                forget_returns(table, np.arange(self.env.num_envs))  # a fork has those of other episodes
             self._weigh_goals()
             self.observation, self.state = self.env.reset(self.seeds.every()), self._initial
         else:
             self.observation = self._resume()
         require_finite(self.observation, "observation", self.steps)
         return self._clock()
+
+    def _connect(self, callbacks: Mapping[str, Any] | None, spent: Spent | None) -> None:
+        super()._connect(callbacks, spent)
+        self._seconds = [part for part in (callbacks or {}).values() if getattr(part, "of", None) is self]
 
     @property
     def _round(self) -> int:
@@ -224,20 +230,21 @@ class Collector(Budgeted):
         """End the open episodes of envs [n] in memory."""
         cut_off, index = (getattr(self.table, name, None) for name in ("cut_off", "index"))
         if cut_off is not None:  # a rollout cannot leave out episodes: for learning they are truncated
-            self._forget_returns(cut_off(envs, take_rows(self.observation, envs)))
+            forget_returns(self.table, cut_off(envs, take_rows(self.observation, envs)))
         elif index is not None:
             stored_envs = envs[index.newest()[index.open[envs]] >= 0]  # whose open episode has rows in memory
             if len(stored_envs):
                 self._close(stored_envs, self.observation, interrupted=np.ones(len(stored_envs), np.bool_))
-            self._forget_returns(envs)
+            forget_returns(self.table, envs)
+        for second in self._seconds:
+            second.break_off(envs, self.observation)
         self.tally.drop(envs)
         self.state = restarted(self.state, self._initial, np.isin(np.arange(self.env.num_envs), envs))
 
-    def _forget_returns(self, envs: Array) -> None:
-        """Notify adaptors that episodes of envs [n] have ended."""
-        for adaptor in getattr(self.table, "adaptors", ()):
-            if hasattr(adaptor, "break_off"):
-                adaptor.break_off(envs)
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """Columns of its rows beside those of the environment."""
+        return (*self._extras, *self._infos, *(["state"] if self._keeps_state else ()))
 
     def end_training(self, error: BaseException | None) -> dict[str, int]:
         self.env.end()
@@ -327,12 +334,16 @@ class Collector(Budgeted):
 
     def _store(self, row: dict[str, Tree], step: Step) -> None:
         """Add a row for every env with a valid step, and begin new episodes where one ended."""
+        tables = self.table, *(second.table for second in self._seconds)
         if step.valid is None:
-            self.table.add(None, row)
+            for table in tables:
+                table.add(None, row)
             self._count(self._round)
         else:
             envs = np.flatnonzero(step.valid)
-            self.table.add(envs, take_rows(row, envs))
+            row = take_rows(row, envs)
+            for table in tables:
+                table.add(envs, row)
             self._count(len(envs))
             self.state = restarted(self.state, self._initial, ~step.valid)
         self.tally.add(step.reward, step.valid)
@@ -341,6 +352,8 @@ class Collector(Budgeted):
             envs = np.flatnonzero(episode_end)
             interrupted = (step.truncated & ~step.terminated)[envs]
             self._close(envs, step.observation, interrupted=interrupted)
+            for second in self._seconds:
+                second.table.close(envs, take_rows(step.observation, envs))
             if (generator := self.goal_generator) is not None:
                 goal = step.observation[generator.part][envs]
                 generator.learn(goal, self.tally.returns(envs), self.tally.length[envs])
@@ -403,6 +416,13 @@ class Collector(Budgeted):
         self.observation, self.state = state["observation"], state["state"]
         self.seeds.episode = state["episode"].copy()
         self.random.load_state_dict(state["random"])
+
+
+def forget_returns(table: Any, envs: Array) -> None:
+    """Notify adaptors of a table that episodes of envs [n] have ended."""
+    for adaptor in getattr(table, "adaptors", ()):
+        if hasattr(adaptor, "break_off"):
+            adaptor.break_off(envs)
 
 
 def require_finite(tree: Tree, name: str, step: int, source: str = "the environment") -> None:

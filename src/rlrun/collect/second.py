@@ -1,14 +1,17 @@
-"""A second collector in one run: another environment, or another agent, into a table of its own."""
+"""A second collector in one run, with an environment or agent of its own; and a second table of the first one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlrun.collect.agents import Agent
-from rlrun.collect.collector import Collector
+from rlrun.collect.collector import Collector, forget_returns
 from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import take_rows
+from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
 from rlrun.memory import Table
 from rlrun.memory.loaders import positive
+from rlrun.training.callback import Callback
 
 
 class SecondCollector(Collector):
@@ -62,3 +65,42 @@ class SecondCollector(Collector):
     def metrics(self) -> Mapping[str, Any]:
         own = {"env_steps": self.steps, **super().metrics}
         return {f"{self.name}/{name}": value for name, value in own.items()}
+
+
+class SecondTable(Callback):
+    """Store each step of a collector in a second table, too, which has its own length, sampler and adaptors.
+
+    Args:
+        collector: whose steps are stored.
+        table: of as many environments; its columns are those of the environment, or of the collector's table.
+
+    Raises:
+        ConfigError: the collector stores no rows of numbered environments, or the table does not fit.
+    """
+
+    def __init__(self, collector: Collector | None, table: Table) -> None:
+        if not isinstance(collector, Collector):
+            there = "nothing is collected" if collector is None else f"a {type(collector).__name__} collects"
+            wanted = "wanted a rlrun.collect.Collector, whose steps are stored"
+            raise ConfigError(f"collector: {wanted}; {there}: leave out what learns from this table")
+        if not isinstance(table, Table) or table is collector.table:
+            kind = "that of the collector" if table is collector.table else f"a {type(table).__name__}"
+            raise ConfigError(f"table: wanted a rlrun.memory.Table of its own, got {kind}")
+        if table.num_envs != collector.env.num_envs:
+            raise ConfigError(
+                f"table.num_envs: wanted the {collector.env.num_envs} envs of the collector, got {table.num_envs}"
+            )
+        if missing := sorted({*table.wanted} - {*collector.stored}):
+            raise ConfigError(f"table.columns.{missing[0]}: wanted a column of the collector's own table, too")
+        self.of, self.table = collector, table
+
+    def break_off(self, envs: Array, observation: Tree) -> None:
+        """End the open episodes of envs [n], of which there are rows, at observations [N, …]."""
+        index = self.table.index
+        stored = envs[index.newest()[index.open[envs]] >= 0]
+        if len(stored):
+            self.table.close(stored, take_rows(observation, stored))
+        forget_returns(self.table, envs)
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return f"steps of {path_of(self.of)} -> {path_of(self.table)}, too"
