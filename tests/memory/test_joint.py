@@ -111,6 +111,8 @@ def served(loader, updates):
         ({}, {"every": 2, "epochs": 1, "min_batches": 4}, {}, "a ab b b b b b a ab b b"),
         ({}, {"every": 2, "epochs": 1, "min_batches": 3}, {}, "a ab b b a ab b"),
         ({}, {"every_steps": 3}, {}, "ab a a ab a a ab"),
+        ({}, {"warm_up": 3}, {}, "a a ab ab"),
+        ({}, {"every_steps": 3, "warm_up": 2, "times": 2}, {}, "a ab b a a ab b a"),
         ({}, {"every_steps": 10, "epochs": 1}, {"steps_per_update": 4}, "ab b b a a ab b b a a ab b b"),
         ({"times": 4}, {"every_steps": 2, "times": 2}, {"updates_per_step": 4}, "ab ab a a a a a a ab ab a a"),
     ],
@@ -127,6 +129,19 @@ def test_rates_decide_the_groups(a, b, settings, expected):
         after.parts["a"].collector.steps = before.parts["a"].collector.steps
         second, further = served(after, count - left)
         assert (f"{first} {second}".strip(), drawn + further) == (expected, numbers)
+
+
+def test_a_part_waits_for_the_rows_of_its_table(caplog):
+    memory, walker = table(count=0), Walker()
+    first = ReplayLoader(table=table(), collector=walker, batch=1, warm_up=0)
+    loader = JointLoader(a=first, b={"loader": ReplayLoader(table=memory, collector=None, batch=1), "every_steps": 2})
+    running = iter(loader)
+    assert [sorted(next(running)) for _ in range(3)] == [["a"]] * 3
+    assert [entry.getMessage() for entry in caplog.records] == [
+        "loader.b: its table has no rows yet, so it gives no batches until then"
+    ]
+    memory.add_episode({"observation": np.arange(2.0), "reward": np.arange(2.0)}, 2.0)
+    assert [sorted(next(running)) for _ in range(4)] == [["a", "b"], ["a"], ["a", "b"], ["a"]]
 
 
 def test_epochs_serve_a_growing_table():
@@ -195,6 +210,8 @@ def test_loaders_in_a_config_are_saved():
         (lambda: rated({}, {"every": 2, "every_steps": 2}), "loader.b: every and every_steps exclude each other"),
         (lambda: rated({"epochs": 2}, {}), "loader.a.epochs: a ReplayLoader has no epochs; a DatasetLoader has"),
         (lambda: JointLoader(a=data(0), b={"loader": data(0), "every_steps": 2}), "b.every_steps: no loader here coll"),
+        (lambda: JointLoader(a=data(0), b={"loader": data(0), "warm_up": 2}), "b.warm_up: no loader here collects; 0"),
+        (lambda: rated({}, {"warm_up": -1}), "loader.b.warm_up must be at least 0, not -1"),
         (lambda: growing(times=2, every_steps=5), "loader.b: its table grows between rounds; give epochs"),
         (lambda: growing(every=2), "loader.b: its table grows between rounds; give epochs"),
         (lambda: rated({"every": 2}, {"every": 3}), "one part must give batches in every round"),

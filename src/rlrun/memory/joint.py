@@ -1,5 +1,6 @@
 """Several sources of batches: as several data groups, or mixed within a batch."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from rlrun.memory.loaders import placed, positive, tables_of
 from rlrun.memory.sample import Sample, origins
 from rlrun.memory.table import Table
 
+_messages = logging.getLogger("rlrun")
+
 UNIT = 1_000_000  # parts of 1 in which shares are counted that are not all fixed
 
 
@@ -29,12 +32,14 @@ class Rate:
     times: int = 1  # batches in such a round
     epochs: int | None = None  # in place of `times`: passes over a data set
     min_batches: int = 1  # with `epochs`: more passes, where these have fewer batches
+    warm_up: int = 0  # environment steps before the first such round
+    waits: bool = False  # it had a turn now, and its table has no rows yet
     last: int | None = None  # environment steps when a part with `every_steps` gave its newest batches
 
     @property
     def skips_rounds(self) -> bool:
         """Return True if a part gives nothing in some rounds."""
-        return self.every > 1 or self.every_steps is not None
+        return self.every > 1 or self.every_steps is not None or self.warm_up > 0
 
     def turns(self, number: int, steps: int, loader: Any) -> int:
         """Return how many batches, or epochs, a loader gives in this round, from 1; steps: env steps so far."""
@@ -42,7 +47,11 @@ class Rate:
             due = number % self.every == 0
         else:
             due = self.last is None or steps - self.last >= self.every_steps
-            self.last = steps if due else self.last
+        due = due and steps >= self.warm_up
+        self.waits = due and self.skips_rounds and getattr(loader, "waits", False)
+        due = due and not self.waits
+        if due and self.every_steps is not None:
+            self.last = steps
         if not due or self.epochs is None:
             return self.times if due else 0
         return max(self.epochs, -(-self.min_batches // loader.batches)) if self.min_batches > 1 else self.epochs
@@ -57,7 +66,8 @@ class Rate:
         amount = f"{count:,} {unit}" + ("" if count == 1 else "s" if self.epochs else "es")
         amount += f", at least {self.min_batches:,} batches," if self.min_batches > 1 else ""
         rounds = "each round" if self.every == 1 else f"every {self.every:,} rounds"
-        return f"{amount} " + (rounds if self.every_steps is None else f"every {self.every_steps:,} environment steps")
+        pace = rounds if self.every_steps is None else f"every {self.every_steps:,} environment steps"
+        return f"{amount} {pace}" + (f", from step {self.warm_up:,} on" if self.warm_up else "")
 
 
 class JointLoader:
@@ -72,8 +82,8 @@ class JointLoader:
 
     Args:
         nested: the one data group in which each loader's batch is an entry under the loader's name.
-        loaders: by name, each a loader or `{loader, every, every_steps, times, epochs, min_batches}` with the settings
-            of a `Rate`.
+        loaders: by name, each a loader or `{loader, every, every_steps, times, epochs, min_batches, warm_up}` with the
+            settings of a `Rate`.
 
     Raises:
         ConfigError: two loaders give the same group, there is no loader, or a rate is impossible, as of batches of a
@@ -90,6 +100,7 @@ class JointLoader:
         self._names: dict[str, tuple[str, ...]] = {}
         self._given: dict[str, Groups] = {}  # of the next batch: what loaders that had their turn gave
         self._round = 1
+        self._waiting: set[str] = set()  # parts that have waited for rows
         self._left: dict[str, int] = {}  # batches or epochs that parts have yet to give in this round
         owners: dict[str, str] = {}
         for part, loader in self.parts.items():
@@ -116,6 +127,8 @@ class JointLoader:
                 raise ConfigError(f"loader.{part}: parts of the one data group '{self.nested}' have no rates")
             if rate.every_steps is not None and collector is None:
                 raise ConfigError(f"loader.{part}.every_steps: no loader here collects; every=N counts rounds")
+            if rate.warm_up and collector is None:
+                raise ConfigError(f"loader.{part}.warm_up: no loader here collects; 0 is without")
             if rate.epochs is not None and not isinstance(self.parts[part], DatasetLoader):
                 kind = type(self.parts[part]).__name__
                 raise ConfigError(f"loader.{part}.epochs: a {kind} has no epochs; a DatasetLoader has")
@@ -164,6 +177,9 @@ class JointLoader:
             steps = 0 if self.collector is None else self.collector.steps
             rate = self._rates.get(part, Rate())
             self._left[part] = rate.turns(self._round, steps, self.parts[part])
+            if rate.waits and part not in self._waiting:
+                self._waiting.add(part)
+                _messages.warning("loader.%s: its table has no rows yet, so it gives no batches until then", part)
         return self._left[part] > 0
 
     def ready(self) -> bool:
@@ -214,7 +230,7 @@ class JointLoader:
 def batches(loader: Any, groups: Mapping[str, Any]) -> Any:
     """Return a loader that gives further data groups beside those of the algorithm's; the very loader without any.
 
-    groups: loaders or `{loader, every, every_steps, times, epochs, min_batches}` by name, as of `JointLoader`.
+    groups: loaders or `{loader, every, every_steps, times, epochs, min_batches, warm_up}` by name, as of `JointLoader`.
     """
     added = {name: group for name, group in groups.items() if group is not None}
     return JointLoader(default=loader, **added) if added else loader
@@ -223,7 +239,7 @@ def batches(loader: Any, groups: Mapping[str, Any]) -> Any:
 def _rate(part: str, entry: Mapping[str, Any]) -> Rate:
     """Return the rate of a part `{loader, …}` of a JointLoader."""
     place = f"loader.{part}"
-    _require_known(place, entry, ("loader", "every", "every_steps", "times", "epochs", "min_batches"))
+    _require_known(place, entry, ("loader", "every", "every_steps", "times", "epochs", "min_batches", "warm_up"))
     for exclusive in (("every", "every_steps"), ("times", "epochs")):
         if all(entry.get(name) is not None for name in exclusive):
             raise ConfigError(f"{place}: {' and '.join(exclusive)} exclude each other")
@@ -233,7 +249,7 @@ def _rate(part: str, entry: Mapping[str, Any]) -> Rate:
     for name, value in settings.items():
         if type(value) is not int:
             raise ConfigError(f"{place}.{name}: wanted a whole number, got {value!r}")
-        require_at_least(f"{place}.{name}", value, 1)
+        require_at_least(f"{place}.{name}", value, 0 if name == "warm_up" else 1)
     return Rate(**settings)
 
 

@@ -201,6 +201,11 @@ class ReplayLoader:
         return self.ahead is None and self._missing() <= 0
 
     @property
+    def waits(self) -> bool:
+        """Whether another part has yet to fill the table, so that a `JointLoader` leaves this one out."""
+        return self.collector is None and not self.table.windows(self.length)
+
+    @property
     def metrics(self) -> dict[str, float]:
         """Ages of the rows of the newest sample."""
         return self._known if self._newest is None else self._newest.metrics
