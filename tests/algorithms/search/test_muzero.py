@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from rlrun.algorithms.search import Gumbel, LearnedModel, Puct, search_of
 from rlrun.algorithms.search.muzero import MuZeroLoss, SearchTargets, Targets, running_sums, summed_roots, targets
 from rlrun.core.errors import ConfigError
-from rlrun.core.spaces import ACTION_MASK, Box, Composite, Discrete, Spaces
+from rlrun.core.spaces import ACTION_MASK, Box, Composite, Discrete, Spaces, map_tree
 from rlrun.nn import MuZeroNetwork, Numbers
 
 OBSERVED = Box((3,), np.full(3, -9.0), np.full(3, 9.0))
@@ -86,6 +86,22 @@ def test_the_loss_in_plain_form(consistency):
     torch.testing.assert_close(loss, total)
     first = net.value(observation)
     torch.testing.assert_close(outputs["value_error"], (first - wanted.value[:, 0]).abs())
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_windows_are_so_many_rows(share):
+    net, batch, observation = network(), rows(), torch.randn(ROWS, 3)
+    windows = map_tree(lambda value: value.unflatten(0, (2, ROWS // 2)), {**batch, "observation": observation})
+    made = targets_of(net, share=share, noise=False, reanalyze_td_steps=2)
+    loss = MuZeroLoss(net, ADAM)
+    each = made.target(**batch)[0]["wanted"]
+    wanted = made.target(windows["trajectory"], windows["later"])[0]["wanted"]
+    for name, value in each.items():
+        torch.testing.assert_close(wanted[name], value.unflatten(0, (2, ROWS // 2)), msg=name)
+    elements, outputs, _ = loss.loss(wanted=wanted, **windows)
+    expected, errors, _ = loss.loss(observation, wanted=each, **batch)
+    torch.testing.assert_close(elements, expected.reshape(2, -1))
+    torch.testing.assert_close(outputs["value_error"], errors["value_error"].reshape(2, -1))
 
 
 def test_rewards_may_be_predicted_as_running_sums():

@@ -230,7 +230,10 @@ class SearchTargets(TargetCallback):
         self.model = LearnedModel(self.copy, discount=self.discount, **rules)
 
     def target(self, trajectory: Batch, later: Tree) -> TargetResult:
-        """Return `wanted`, a dict of the fields of `Targets`."""
+        """Return `wanted`, a dict of the fields of `Targets`; of windows with T as a second dimension."""
+        if trajectory["end"].dim() > 1:
+            made, measured = SearchTargets.target(self, _rows(trajectory), _rows(later))
+            return _windows(made, trajectory["end"]), measured
         reward, end, closed = trajectory["reward"], trajectory["end"], trajectory["closed"]
         discount = torch.where(trajectory["terminated"], 0.0, self.model.factor)
         policy = trajectory["policy"]
@@ -282,6 +285,16 @@ class SearchTargets(TargetCallback):
         root_value = torch.cat(values).to(value).reshape(count, searched)
         policy = torch.cat(policies).to(value).reshape(count, searched, -1)
         return torch.cat((root_value, value[:, searched:]), 1), policy[:, :steps]
+
+
+def _rows(tree: Tree) -> Tree:
+    """Return the rows [B · T, …] of windows [B, T, …]."""
+    return map_tree(lambda value: value.flatten(0, 1), tree)
+
+
+def _windows(tree: Tree, like: Tensor) -> Tree:
+    """Return rows [B · T, …] as windows [B, T, …], like others [B, T]."""
+    return map_tree(lambda value: value.reshape(*like.shape, *value.shape[1:]), tree)
 
 
 def summed_roots(losses: Tensor) -> Tensor:
@@ -358,6 +371,10 @@ class MuZeroLoss(LossCallback):
         self.partial_mask, self.beyond_mask, self.priority = partial_mask, beyond_mask, priority
 
     def loss(self, observation: Tree, trajectory: Batch, wanted: Batch, later: Tree) -> LossResult:
+        if trajectory["end"].dim() > 1:  # rows of windows learn as other rows do
+            elements, made, measured = MuZeroLoss.loss(self, *map(_rows, (observation, trajectory, wanted, later)))
+            error = _windows(made["value_error"], trajectory["end"])
+            return _windows(elements, trajectory["end"]), {**made, "value_error": error}, measured
         network, targets = self.network, Targets(**wanted)
         latent = network.unroll(observation, trajectory["action"], self.gradient)
         predicted = network.predict(latent)
