@@ -153,6 +153,10 @@ UNTRIED = {"bc", "handcrafted"}  # of stored actions alone, and of the user's ow
 RUNS = {name: forms(name) for name in ALGORITHMS if actions(name) in ("discrete", "every") and name not in UNTRIED}
 REFUSED = {name: RUNS.pop(name) for name in ("action_repeat", "mbpo")}  # a later mask is not known
 RUNS["ppo with features"] = (*RUNS["ppo"], "+with=[representation,rnd,observation_norm]")
+RUNS["dqn with latents"] = (
+    *(*RUNS["dqn"], "+with=muzero_representation", "muzero_representation.reanalyze.share=0.5"),
+    *("muzero_representation.warmup_steps=30", "muzero_representation.reanalyze.simulations=2"),
+)
 RUNS["recurrent ppo"] = (*RUNS["ppo"], "algorithm.recurrent=gru")
 
 

@@ -61,6 +61,7 @@ RUNS = {
         *("algorithm=sac", PENDULUM, "+with=[representation,entropy_target]"),
         "+networks.policy.distribution=truncated",
     ),
+    "latents": (*("algorithm=dqn", CARTPOLE), "+with=muzero_representation"),
 }
 UNTRIED = {  # for the sake of time: their updates are like those above, or want data
     *("action_repeat", "bc", "causal_bc", "ddpg", "doac", "handcrafted", "iql", "oac", "qrsac", "sarsa", "sarsa_ddpg"),

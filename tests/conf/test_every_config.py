@@ -85,6 +85,7 @@ OVERRIDES_OF_FILE = {
     "with/hindsight": ["algorithm=sac", "env=pointreach"],
     "with/image_scale": ["algorithm=dqn", PICTURES],
     "with/on_policy": ["algorithm=sarsa", "env=pendulum", "num_envs=8"],
+    "with/muzero_representation": ["algorithm=dqn", "env=cartpole"],
     "with/shared_encoder": ["algorithm=sac", "env=pendulum", *DENSE],
     "with/autoencoder_shared": ["algorithm=sac", PICTURES],
     "with/drq": ["algorithm=sac", "env=reacher_pixels"],

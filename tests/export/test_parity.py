@@ -160,8 +160,10 @@ def test_a_recurrent_policy_takes_and_gives_its_state(overrides, parts):
         ("algorithm=dqn", "env=cartpole", "encoder=signals", FRAMES),
         ("algorithm=sac", SPACES["box"], "+with=shared_encoder", "encoder=recurrent", "encoder.core_size=3"),
         ("algorithm=dqn", SPACES["image"], "+with=representation_shared", "encoder.core=gru"),
+        ("algorithm=dqn", SPACES["image"], "+with=muzero_representation"),
+        ("algorithm=ppo", "env=maskedchain", "preset=null", "+with=muzero_representation"),
     ],
-    ids=["impala", "small", "shared", "signals", "recurrent", "representation"],
+    ids=["impala", "small", "shared", "signals", "recurrent", "representation", "latents", "latents and a mask"],
 )
 def test_encoders_are_exported(overrides):
     setup = make(*overrides, *SMALL)

@@ -227,7 +227,8 @@ class PriorityFeedback(Callback):
                 "wanted the table of its loader, and a loader that samples"
             )
         sample.feedback(elements)
-        self.store.put({"priority/mean": elements})
+        group = "" if self.data_group == "default" else f"_{self.data_group}"
+        self.store.put({f"priority/mean{group}": elements})
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"errors of {self.loss or 'the first loss'} -> {path_of(self.table)}"

@@ -7,7 +7,7 @@ import torch
 
 from rlrun.core.errors import ConfigError, RlrunError, require_whole, shown
 from rlrun.core.generators import Seeded
-from rlrun.core.typing import Array, Batch
+from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.adaptors import AHEAD
 from rlrun.memory.index import CLOSED
 from rlrun.memory.samplers import Rows
@@ -41,7 +41,8 @@ class Trajectory(Seeded):
         random_beyond: actions behind `end` are those of other rows of the batch; otherwise the last one is repeated.
         seed: of these.
         compared, fresh, searched: whether these observations are asked for; numbers above 0 count as yes.
-        value, policy: columns of what the search found.
+        value, policy: columns of what the search found; None = nothing was searched, and zeros stand there.
+        actions: A, where there is no such column.
 
     Raises:
         ConfigError: a number is out of range.
@@ -61,8 +62,9 @@ class Trajectory(Seeded):
         searched: float = False,
         random_beyond: bool = False,
         seed: int = 0,
-        value: str = "search_value",
-        policy: str = "search_policy",
+        value: str | None = "search_value",
+        policy: str | None = "search_policy",
+        actions: int = 1,
     ) -> None:
         require_whole("algorithm.unroll", steps, 1)
         super().__init__(np.random.SeedSequence(seed, spawn_key=tuple(b"Trajectory")))
@@ -75,7 +77,8 @@ class Trajectory(Seeded):
         self.steps, self.value, self.policy = steps, value, policy
         self.compared, self.fresh, self.searched = map(bool, (compared, fresh, searched))
         self.first, self.td_steps = lengths[0], -1 if -1 in lengths else max(lengths)
-        self.requires = ("observation", "action", "reward", "terminated", value, policy)
+        self.actions = actions
+        self.requires = ("observation", "action", "reward", "terminated", *filter(None, (value, policy)))
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None:
@@ -107,13 +110,17 @@ class Trajectory(Seeded):
             "action": rows.gather("action", acted),
             "reward": reward,
             "terminated": terminated,
-            "value": rows.gather(self.value, at),
-            "policy": rows.gather(self.policy, at[..., : self.steps + 1]),
+            "value": torch.zeros(at.shape) if self.value is None else rows.gather(self.value, at),
+            "policy": self._policies(rows, at[..., : self.steps + 1]),
             "end": torch.from_numpy(end[..., 0]),
             "closed": torch.from_numpy(closed),
             "age": torch.from_numpy((index.age(here) / np.maximum(written, 1)).astype(np.float32)),
         }
         return batch | {"trajectory": trajectory, "later": rows.gather("observation", self._seen(at, end))}
+
+    def _policies(self, rows: Rows, at: Array) -> Tree:
+        """Return the policies [..., A] at slots [...]."""
+        return torch.zeros((*at.shape, self.actions)) if self.policy is None else rows.gather(self.policy, at)
 
     def _seen(self, at: Array, end: Array) -> Array:
         """Return the slots that are looked at for observations, of slots [..., L] and their last position [..., 1]."""

@@ -1,0 +1,143 @@
+"""MuZero's model as a representation: an algorithm sees its latents in place of observations.
+
+The model learns as MuZero's does, from rows of its own memory, by an optimizer of its own. No searches are stored
+there, so values behind rewards are those of a target network. Policies are learned from searches of stored positions
+by that network, or not at all. No gradient of the algorithm reaches the model.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from rlrun.algorithms.search.muzero import MuZeroLoss, SearchTargets
+from rlrun.callbacks.loss import LossResult
+from rlrun.callbacks.target import TargetResult
+from rlrun.core.errors import ConfigError, SpaceError, require_number, require_whole
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Batch, Tree
+from rlrun.memory.trajectory import Trajectory
+from rlrun.memory.transforms import WeighRewards
+from rlrun.nn.muzero import MuZeroNetwork
+
+KEYS = "muzero_representation."  # of the config
+
+
+@contextmanager
+def _own_keys() -> Iterator[None]:
+    """Name the keys of the representation in errors of parts that it shares with `algorithm=muzero`."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("algorithm.", KEYS)) from None
+
+
+class MuZeroRepresentation(MuZeroNetwork):
+    """MuZero's networks, whose latents of observations are the features that an algorithm sees.
+
+    Args:
+        spaces: of the environment.
+        options: of `MuZeroNetwork`.
+
+    Raises:
+        ConfigError: a number is out of range.
+        SpaceError: the model cannot follow such actions.
+    """
+
+    @_own_keys()
+    def __init__(self, spaces: Spaces, **options: Any) -> None:
+        try:
+            super().__init__(spaces, **options)
+        except SpaceError as error:
+            raise SpaceError(f"{error}; +with=predictive is a representation for any actions") from None
+
+    @property
+    def size(self) -> int:
+        """Numbers of a latent, Z."""
+        return self.latent
+
+    def features(self, observation: Tree) -> Tensor:
+        """Return the latents [..., Z] of observations [...]."""
+        return self.represent(observation)
+
+
+@_own_keys()
+def trajectory_of(
+    network: MuZeroNetwork,
+    *,
+    unroll: int,
+    td_steps: int,
+    share: float,
+    reanalyze_td_steps: int,
+    compared: float = 0.0,
+    seed: int = 0,
+) -> Trajectory:
+    """Return the adaptor of rows without stored searches.
+
+    Args:
+        network: learns from them.
+        unroll: later steps that are predicted.
+        td_steps: rewards of a return; -1 = all of an episode.
+        share: of a batch whose positions are searched.
+        reanalyze_td_steps: rewards of their returns.
+        compared: weight of the consistency of latents, whose observations are looked up where it is above 0.
+        seed: of its random numbers.
+    """
+    unstored: dict[str, Any] = {"value": None, "policy": None, "actions": network.actions}
+    lengths = [td_steps, reanalyze_td_steps]
+    return Trajectory(
+        steps=unroll, td_steps=lengths, fresh=True, searched=share, compared=compared, seed=seed, **unstored
+    )
+
+
+def weighed(adaptors: Mapping[str, Any]) -> WeighRewards | None:
+    """Return the adaptor that sums several rewards by the weights of another memory, which may keep them apart."""
+    weighing = [adaptor for adaptor in adaptors.values() if isinstance(adaptor, WeighRewards)]
+    if not weighing:
+        return None
+    weights = weighing[0].weights
+    return WeighRewards(weights if callable(weights) else weights.tolist())
+
+
+class MuZeroRepresentationTargets(SearchTargets):
+    """Provide what latents learn to predict: `SearchTargets` with values of the target network throughout.
+
+    Metrics have names of their own, as the algorithm may be MuZero, too.
+
+    Args:
+        options: of `SearchTargets`, without `fresh`.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    @_own_keys()
+    def __init__(self, *args: Any, discount: float, tau: float, every: int, **options: Any) -> None:
+        require_number(f"{KEYS}discount", discount, 0, 1)
+        require_number(f"{KEYS}tau", tau, 0, 1)
+        require_whole(f"{KEYS}target_every", every, 1)
+        super().__init__(*args, fresh=True, discount=discount, tau=tau, every=every, **options)
+
+    def target(self, trajectory: Batch, later: Tree) -> TargetResult:
+        outputs, metrics = super().target(trajectory, later)
+        return outputs, _renamed(metrics)
+
+
+class MuZeroRepresentationLoss(MuZeroLoss):
+    """The losses of all predictions: `MuZeroLoss` with names of metrics of its own."""
+
+    @_own_keys()
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+
+    def loss(self, observation: Tree, trajectory: Batch, wanted: Batch, later: Tree) -> LossResult:
+        total, outputs, metrics = super().loss(observation, trajectory, wanted, later)
+        return total, outputs, _renamed(metrics)
+
+
+def _renamed(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `muzero/loss_value` as `representation/loss_value`, and `value/mean` as `representation/value_mean`."""
+    return {
+        f"representation/{name.removeprefix('muzero/').replace('/', '_')}": value for name, value in metrics.items()
+    }
