@@ -182,7 +182,7 @@ def test_a_files_own_class_becomes_environments(write):
     [
         *(("dqn", "cartpole", f"algorithm.huber={value}", "huber: wanted a number above 0, got") for value in (-1, 0)),
         ("dqn", "cartpole", "algorithm.huber=nan", "huber: wanted a number"),
-        ("ppo", "cartpole", "algorithm.huber=much", "huber: wanted a number above 0, got 'much'"),
+        ("ppo", "cartpole", "algorithm.huber=much", "algorithm.huber: wanted a number or null, got 'much'"),
         ("dsac", "pendulum", "algorithm.huber=-1", "huber: wanted a number above 0, got -1"),
         ("ppg", "cartpole", "algorithm.huber=-1", "huber: wanted a number above 0, got -1"),
         ("ppo", "cartpole", "algorithm.clip=-1", "clip: wanted a number above 0, got -1"),

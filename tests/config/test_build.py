@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlrun.config.build import Builder
-from rlrun.core.errors import BuildError, MissingExtra, SpaceError
+from rlrun.core.errors import BuildError, ConfigError, MissingExtra, SpaceError
 
 HERE, TEXT = __name__, "text"
 
@@ -276,3 +277,37 @@ def test_a_callback_reads_other_names():
     for wrong, message in ((part(_inputs_={"a": "b"}), "a Part is no callback"), ({**node, "_inputs_": 3}, "got 3")):
         with pytest.raises(BuildError, match=rf"callbacks\.x\._inputs_: .*{message}"):
             Builder({"callbacks": {"x": wrong}}).get("callbacks.x")
+
+
+def mlp(**arguments: Any) -> dict[str, Any]:
+    return {"_target_": "rlrun.nn.MLP", "inputs": 3, "outputs": 2, **arguments}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("inputs", None, "wanted a whole number, got null"),
+        ("inputs", 2.5, "wanted a whole number, got 2.5"),
+        ("inputs", True, "wanted a whole number, got true"),
+        ("layer_norm", None, "wanted true or false, got null"),
+        ("layer_norm", 1, "wanted true or false, got 1"),
+        ("dropout", "abc", "wanted a number, got 'abc'"),
+        ("dropout", {"a": 1}, "wanted a number, got {'a': 1}"),
+        ("output_gain", [1.0], "wanted a number or null, got [1.0]"),
+        ("hidden", 64, "wanted a list, got 64"),
+    ],
+)
+def test_a_value_of_another_kind_than_our_class_takes_is_named_by_its_key(name, value, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'a.{name}: {message}')}"):
+        build({"a": mlp(**{name: value})}, "a")
+    linked = {"numbers": {"first": value}, "a": mlp(**{name: "${numbers.first}"})}
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'numbers.first: {message}')}"):
+        build(linked, "a")
+
+
+def test_values_of_the_kinds_of_our_class_are_taken():
+    network = build({"a": mlp(hidden=[4], dropout=0, output_gain=None, layer_norm=True)}, "a")
+    assert network[0].out_features == 4
+    recipe = build({"a": mlp(_partial_=True, activation={"_target_": "torch.nn.ReLU", "_partial_": True})}, "a")
+    assert recipe.keywords["outputs"] == 2
+    assert build({"a": {"_target_": f"{HERE}.fail", "_partial_": True, "kind": None, "batch": "x"}}, "a")  # not ours

@@ -45,7 +45,7 @@ class BCLoss(LossCallback):
     def __init__(
         self,
         network: Policy,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         objective: Objective = "likelihood",
         edge: float = 0.01,

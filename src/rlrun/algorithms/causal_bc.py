@@ -56,7 +56,7 @@ class CausalBCLoss(LossCallback):
     def __init__(
         self,
         network: DeterministicPolicy,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         residual: Residual,
         bc_weight: float = 0.05,
@@ -85,7 +85,9 @@ class ResidualLoss(LossCallback):
         penalty: on the root mean square of what is predicted.
     """
 
-    def __init__(self, network: Residual, optimizer: Optimizer, *, penalty: float = 0.001, **options: Any) -> None:
+    def __init__(
+        self, network: Residual, optimizer: Optimizer | None, *, penalty: float = 0.001, **options: Any
+    ) -> None:
         super().__init__(network, optimizer, **options)
         self.penalty = penalty
 

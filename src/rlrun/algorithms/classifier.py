@@ -30,7 +30,7 @@ class ClassifierLoss(LossCallback):
     """
 
     def __init__(
-        self, network: nn.Module, optimizer: Optimizer, *, label_smoothing: float = 0.0, **options: Any
+        self, network: nn.Module, optimizer: Optimizer | None, *, label_smoothing: float = 0.0, **options: Any
     ) -> None:
         if not 0.0 <= label_smoothing < 1.0:
             raise ConfigError(f"label_smoothing: wanted a number from 0 to below 1, got {label_smoothing}")

@@ -84,7 +84,7 @@ class DeterministicPolicyLoss(LossCallback):
     def __init__(
         self,
         network: DeterministicPolicy,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         critics: Critics,
         actor_q: ops.ActorQ = "first",

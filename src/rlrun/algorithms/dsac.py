@@ -84,7 +84,7 @@ class ImplicitQuantileLoss(CriticLoss):
     def __init__(
         self,
         network: ImplicitCritics,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         fractions: int = 32,
         fixed: bool = False,
@@ -135,7 +135,7 @@ class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
     def __init__(
         self,
         network: SoftPolicy,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         critics: ImplicitCritics,
         temperature: Temperature,

@@ -233,7 +233,7 @@ class InverseLoss(LossCallback):
     """
 
     def __init__(
-        self, network: Inverse, optimizer: Optimizer, *, generator: Generator, kernel: Any, **options: Any
+        self, network: Inverse, optimizer: Optimizer | None, *, generator: Generator, kernel: Any, **options: Any
     ) -> None:
         super().__init__(network, optimizer, **options)
         self.inverse, self.generator, self.kernel = network, generator, kernel

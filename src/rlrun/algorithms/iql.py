@@ -79,7 +79,7 @@ class ValueLoss(LossCallback):
 
     provides = ("advantage",)
 
-    def __init__(self, network: Value, optimizer: Optimizer, *, expectile: float = 0.8, **options: Any) -> None:
+    def __init__(self, network: Value, optimizer: Optimizer | None, *, expectile: float = 0.8, **options: Any) -> None:
         if not 0.0 < expectile < 1.0:
             raise ConfigError(f"expectile: wanted a number between 0 and 1, got {expectile}")
         super().__init__(network, optimizer, **options)
@@ -112,7 +112,7 @@ class AdvantageWeightedLoss(LossCallback):
     def __init__(
         self,
         network: Policy,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         temperature: float = 1.0,
         limit: float = 100.0,

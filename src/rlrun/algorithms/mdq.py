@@ -171,7 +171,7 @@ class BinPolicyLoss(LossCallback):
     provides = ("policy_entropy",)
 
     def __init__(
-        self, network: BinPolicy, optimizer: Optimizer, *, slow: BinTarget, noise: float = 0.01, **options: Any
+        self, network: BinPolicy, optimizer: Optimizer | None, *, slow: BinTarget, noise: float = 0.01, **options: Any
     ) -> None:
         super().__init__(network, optimizer, **options)
         self.policy = network

@@ -146,7 +146,7 @@ class ParticleDraws(LossCallback):
     def __init__(
         self,
         network: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         energy: Any,
         source: Any = None,
@@ -198,7 +198,7 @@ class SteinCriticLoss(ParticleDraws):
     def __init__(
         self,
         network: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         l2: float = 10.0,
         exact: bool = False,
@@ -261,7 +261,7 @@ class ParticleLoss(ParticleDraws):
     def __init__(
         self,
         network: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         method: Method,
         kernel: Kernel,

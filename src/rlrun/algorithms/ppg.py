@@ -91,7 +91,7 @@ class AuxiliaryLoss(LossCallback):
     def __init__(
         self,
         network: PhasicActorCritic,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         loader: PhasicLoader,
         value_weight: float = 0.5,

@@ -50,7 +50,7 @@ class PPOLoss(ActorCriticLoss):
     def __init__(
         self,
         network: ActorCritic,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         clip: float = 0.2,
         value_clip: float | None = None,

@@ -57,7 +57,7 @@ class QuantilePolicyLoss(SoftPolicyLoss):
     def __init__(
         self,
         network: SoftPolicy,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         critics: Critics,
         temperature: Temperature,

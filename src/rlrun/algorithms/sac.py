@@ -116,7 +116,7 @@ class TemperatureLoss(LossCallback):
     def __init__(
         self,
         network: Temperature,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         spaces: Spaces,
         target: Mapping[str, float | None] | None = None,

@@ -205,7 +205,7 @@ class UtilityLoss(LossCallback):
     def __init__(
         self,
         network: SquashedGaussian,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         editor: Editor,
         critics: Critics,
@@ -244,7 +244,7 @@ class EditorLoss(LossCallback):
     def __init__(
         self,
         network: Editor,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         utility: SquashedGaussian,
         utility_critics: Critics,
@@ -292,7 +292,13 @@ class TemperaturesLoss(LossCallback):
     """
 
     def __init__(
-        self, network: Temperatures, optimizer: Optimizer, *, spaces: Spaces, share: float = 0.184, **options: Any
+        self,
+        network: Temperatures,
+        optimizer: Optimizer | None,
+        *,
+        spaces: Spaces,
+        share: float = 0.184,
+        **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
         self.temperatures = network

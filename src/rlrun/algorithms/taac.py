@@ -347,7 +347,7 @@ class SwitchingPolicyLoss(LossCallback):
     def __init__(
         self,
         network: SwitchingPolicy,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         critics: TrajectoryCritics,
         temperature: Temperature,

@@ -34,7 +34,7 @@ class CriticLoss(LossCallback):
     def __init__(
         self,
         network: Critics | ImplicitCritics,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         huber: float | None = None,
         distance: ops.Distance | None = None,

@@ -52,7 +52,7 @@ class SoftPolicyLoss(LossCallback):
     def __init__(
         self,
         network: SoftPolicy,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         critics: Critics | ImplicitCritics,
         temperature: Temperature,
@@ -169,7 +169,7 @@ class ActorCriticLoss(LossCallback):
     def __init__(
         self,
         network: ActorCritic,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         value_weight: float = 0.5,
         entropy_weight: float = 0.0,

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.callbacks.logging.sinks import SINKS
-from rlrun.config.build import find_target, parameters
+from rlrun.config.arguments import parameters
+from rlrun.config.build import find_target
 from rlrun.config.files import read_yaml
 from rlrun.config.interpolation import child, dotted, leaves, mentions, nested
 from rlrun.config.places import ConfigFolder, add_to_path, group_names, offers, own_dirs, project_dir, readable_places

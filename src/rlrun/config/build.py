@@ -14,11 +14,12 @@ import json
 import pickle
 import pkgutil
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from rlrun.config import plugins, reading, replaced
+from rlrun.config.arguments import check_arguments, check_value, hints_of, parameters
 from rlrun.config.interpolation import Location, Path, children, dotted, locate, mentions, plain, split, substitute
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 
@@ -111,6 +112,9 @@ class Builder:
             raise BuildError(f"{error}{hint}") from error
         positional = self._argument(path, node, "_args_") if "_args_" in node else []
         named = {name: self._argument(path, node, name) for name in names} | offered
+        for name, kinds in hints_of(target).items():
+            if name in names:
+                check_value(self._place((*path, name)), named[name], kinds)
         if partial:
             return functools.partial(target, *positional, **named)
         try:
@@ -137,6 +141,11 @@ class Builder:
                 near = did_you_mean(unknown[1], replaced.named(parameters(target, heirs=True)))
                 raise BuildError(f"{place}.{unknown[1]}: {text} takes no argument '{unknown[1]}'{near}") from error
             raise BuildError(f"{place}: {text}: {explain(error)}") from error
+
+    def _place(self, path: Path) -> str:
+        """Return the key that holds a value, to which links lead."""
+        place = locate(self.tree, path)
+        return dotted(path if place.beyond else place.path)
 
     def _recipe(self, path: Path, target: Any) -> "Recipe":
         """Return what builds a part once more; what its node links to elsewhere stays the same object."""
@@ -433,65 +442,8 @@ def explain(error: BaseException) -> str:
     return message if telling else f"{type(error).__name__}: {message}".rstrip(": ")
 
 
-def parameters(target: Any, *, heirs: bool = False) -> list[inspect.Parameter]:
-    """Return what a target takes; our own classes hand `**options` on to the class above, and likely their heirs."""
-    params = dict(inspect.signature(target).parameters)
-    classes = target.__mro__ if inspect.isclass(target) else (target,)
-    hands_on = any(replaced.is_ours(owner) for owner in (classes if heirs else classes[:1]))
-    for above in classes[1:] if hands_on else ():
-        options = [name for name, parameter in params.items() if parameter.kind is parameter.VAR_KEYWORD]
-        if options and "__init__" in vars(above) and above is not object:
-            del params[options[0]]
-            inherited = dict(inspect.signature(above).parameters)
-            for name in _leading(inherited)[: len(_leading(params))]:  # which it gives the class above by position
-                del inherited[name]
-            params = {**inherited, **params}
-    return [*params.values()]
-
-
-def _leading(params: dict[str, inspect.Parameter]) -> list[str]:
-    """Return the names of arguments by position without a default."""
-    positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [name for name, entry in params.items() if entry.kind is positional and entry.default is entry.empty]
-
-
-def _refused(refused: list[str], known: list[str], text: str, place: str) -> str:
-    listed = f"; it takes {', '.join(known) or 'none'}"
-    if len(refused) > 1:
-        return f"{place}: {text} takes no arguments {', '.join(map(repr, refused))}{listed}"
-    return f"{place}.{refused[0]}: {text} takes no argument '{refused[0]}'{did_you_mean(refused[0], known) or listed}"
-
-
 def lacks(part: Any, protocol: Any) -> str:
     """Return what an object has not of a protocol, as the end of a message."""
     names = [name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")]
     missing = [name for name in names if not hasattr(part, name)]
     return f"; it lacks {', '.join(missing)}: {protocol.__doc__.splitlines()[0]}" if missing else ""
-
-
-def check_arguments(target: Any, text: str, place: str, *, count: int, names: Iterable[str], partial: bool) -> None:
-    """Compare given arguments with a signature.
-
-    Raises: BuildError for an argument that is unknown, missing or given twice.
-    """
-    try:
-        params = parameters(target)
-    except (ValueError, TypeError):  # some classes written in C have none
-        return
-    kinds = {parameter.kind for parameter in params}
-    named = [param for param in params if param.kind in (param.POSITIONAL_OR_KEYWORD, param.KEYWORD_ONLY)]
-    positional = [param for param in params if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD)]
-    if count > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        raise BuildError(f"{place}: {text} takes {len(positional)} positional arguments, got {count} in `_args_`")
-    taken = {param.name for param in positional[:count]}
-    for name in (names := list(names)):
-        if name in taken:
-            raise BuildError(f"{place}.{name}: {text} gets '{name}' twice, by name and in `_args_`")
-    known = [param.name for param in named]
-    if inspect.Parameter.VAR_KEYWORD not in kinds and (refused := [name for name in names if name not in known]):
-        raise BuildError(_refused(refused, known, text, place))
-    if partial:
-        return
-    for param in (*positional, *(keyword for keyword in named if keyword not in positional)):
-        if param.default is param.empty and param.name not in taken and param.name not in names:
-            raise BuildError(f"{place}: {text} needs the argument '{param.name}'")
