@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from rlrun import config as configuration
+from rlrun.collect.agents import alone
 from rlrun.collect.evaluate import evaluate
 from rlrun.env import Env
 from rlrun.export import making
@@ -44,7 +45,7 @@ def make(*overrides: str) -> Made:
     device = prepare_process(composed.config)
     builder = builder_of(composed.config, device=device, num_envs=1)
     torch.manual_seed(3)
-    return Made(builder.get("agent"), builder.get("env"), builder.built)
+    return Made(alone(builder.get("agent")), builder.get("env"), builder.built)
 
 
 def file_of(graph: Graph) -> bytes:

@@ -23,6 +23,25 @@ def test_action_comes_back_from_its_parts(kind, lead, joint_limit):
     assert same(codec.space, codec.join(c, k), action)
 
 
+@pytest.mark.parametrize("joint_limit", [1, 64])
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_action_is_a_row_of_numbers_and_choices(kind, joint_limit):
+    codec = ActionCodec(ACTIONS[kind], joint_limit=joint_limit)
+    action = draw(ACTIONS[kind], 4, 2)
+    rows = codec.rows(action)
+    assert rows.dtype == torch.float32
+    assert rows.shape == (4, 2, codec.continuous + len(codec.branches))
+    assert same(codec.space, codec.from_rows(rows), action)
+    coded, (c, k) = codec.coded(action), codec.split(action)
+    assert coded.shape == (4, 2, codec.continuous + codec.width)
+    if k is not None:
+        choices = coded[..., codec.continuous :]
+        assert torch.equal(codec.best(choices), k)
+        assert choices.sum(-1).eq(len(codec.branches)).all()
+    if c is not None:
+        assert torch.equal(coded[..., : codec.continuous], c)
+
+
 @pytest.mark.parametrize(
     ("space", "branches"),
     [

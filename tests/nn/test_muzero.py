@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from tests.nn.spaces_for_tests import box, image, multi
+from tests.nn.spaces_for_tests import MIXED, box, draw, image, multi
 
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import ACTION_MASK, Box, Composite, Discrete, Spaces
@@ -116,10 +116,8 @@ def test_its_policy_alone_acts_within_an_action_mask():
 def test_images_and_several_choices_are_read():
     net = network(Spaces(image(36, 36, 3), multi(2, 3)))
     action = torch.tensor([[1, 2]])
-    assert net.choices(action).tolist() == [[0, 0, 0, 0, 0, 1]]
+    assert net.codec.coded(action).tolist() == [[0, 0, 0, 0, 0, 1]]
     assert net.represent(torch.zeros(1, 36, 36, 3, dtype=torch.uint8)).shape == (1, 6)
-    with pytest.raises(SpaceError, match="choices of one decision"):
-        network(Spaces(box(3), box(1)))
 
 
 @pytest.mark.parametrize("widths", [None, -1, 64, "abc", [1, "x"], [0], [True]])
@@ -127,3 +125,24 @@ def test_images_and_several_choices_are_read():
 def test_wrong_widths_are_refused(name, widths):
     with pytest.raises(ConfigError, match=f"^algorithm.{name}: wanted a list of whole numbers from 1, got"):
         MuZeroNetwork(SPACES, **{name: widths})
+
+
+@pytest.mark.parametrize("spread", ["observation", "free"])
+def test_policies_over_numbers_and_choices_begin_wide_and_even(spread):
+    net = network(Spaces(box(3), MIXED), spread=spread, log_std=-0.5, joint_limit=1)
+    assert net.codec.coded(draw(MIXED, 5, 2)).shape == (5, 2, 6 + 3 + 6)
+    heads = net.head(net.predict(torch.rand(5, 6)).policy)
+    assert heads.mean.eq(0.0).all()
+    assert heads.log_std.shape == (5, 6)
+    assert heads.log_std.eq(-0.5).all()
+    torch.testing.assert_close(heads.choices.exp()[:, :3], torch.full((5, 3), 1 / 3))
+    assert ("head.log_std" in dict(net.named_parameters())) == (spread == "free")
+    action = {name: part.detach() for name, part in net.act(torch.randn(50, 3), True).items() if name != "parts"}
+    assert {*action["mode"].tolist()} == {0, 1, 2}
+    assert float(action["move"].atanh().std()) == pytest.approx(0.6, abs=0.15)
+    assert net.act(torch.randn(4, 3), False)["move"].eq(0.0).all()
+
+
+def test_numbers_without_bounds_are_refused():
+    with pytest.raises(SpaceError, match="MuZeroNetwork needs bounded actions"):
+        network(Spaces(box(3), box(1, high=np.inf)))

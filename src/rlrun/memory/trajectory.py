@@ -25,6 +25,7 @@ class Trajectory(Seeded):
         terminated  [B, L]     whether that step ended the episode
         value       [B, L]     of the search there
         policy      [B, R + 1, A]
+        candidates  [B, R + 1, A, W]   whose probabilities these are, if searches had any
         end         [B]
         closed      [B]        whether the episode is over at `end`, so that nothing was searched there
         age         [B]        of the row, from 0 to 1: the share of all steps so far that came after it
@@ -41,6 +42,7 @@ class Trajectory(Seeded):
         random_beyond: actions behind `end` are those of other rows of the batch; otherwise the last one is repeated.
         seed: of these.
         compared, fresh, searched: whether these observations are asked for; numbers above 0 count as yes.
+        candidates: whether searches had candidates.
         value, policy: columns of what the search found; None = nothing was searched, and zeros stand there.
         actions: A, where there is no such column.
 
@@ -62,6 +64,7 @@ class Trajectory(Seeded):
         searched: bool | float = False,
         random_beyond: bool = False,
         seed: int = 0,
+        candidates: bool = False,
         value: str | None = "search_value",
         policy: str | None = "search_policy",
         actions: int = 1,
@@ -77,8 +80,9 @@ class Trajectory(Seeded):
         self.steps, self.value, self.policy = steps, value, policy
         self.compared, self.fresh, self.searched = map(bool, (compared, fresh, searched))
         self.first, self.td_steps = lengths[0], -1 if -1 in lengths else max(lengths)
-        self.actions = actions
-        self.requires = ("observation", "action", "reward", "terminated", *filter(None, (value, policy)))
+        self.candidates, self.actions = ("search_candidates",) if candidates else (), actions
+        stored = filter(None, (value, policy))
+        self.requires = ("observation", "action", "reward", "terminated", *stored, *self.candidates)
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None:
@@ -116,6 +120,8 @@ class Trajectory(Seeded):
             "closed": torch.from_numpy(closed),
             "age": torch.from_numpy((index.age(here) / np.maximum(written, 1)).astype(np.float32)),
         }
+        if self.candidates:
+            trajectory["candidates"] = rows.gather(self.candidates[0], at[..., : self.steps + 1])
         return batch | {"trajectory": trajectory, "later": rows.gather("observation", self._seen(at, end))}
 
     def _policies(self, rows: Rows, at: Array) -> Tree:

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.compile.calls import part_of
-from rlrun.core.errors import SpaceError, require_one_of
+from rlrun.core.errors import SpaceError, require_number, require_one_of
 from rlrun.core.spaces import ACTION_MASK, Box, Discrete, Space, Spaces, describe, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
 from rlrun.nn.mlp import orthogonal_
 from rlrun.nn.own import Columns
 from rlrun.nn.recurrent import present
-from rlrun.ops.distributions import GAUSSIANS, Gaussian, choice_divergence, gumbel_argmax, normal_like
+from rlrun.ops.distributions import GAUSSIANS, Gaussian, choice_divergence, gumbel_argmax, normal_like, one_hot
 
 # The authors' limits. The lower one only keeps exp(-log_std) finite; a tighter one, such as -5, would
 # forbid a policy to become as good as deterministic.
@@ -126,6 +126,22 @@ class ActionCodec:
             values.append(flat.reshape((*flat.shape[:-1], *leaf.shape)))
         return tree_of(self.space, values)
 
+    def rows(self, action: Tree) -> Tensor:
+        """Return an action as float32 rows [..., A + D]: its numbers, then its choices. `from_rows` turns them back."""
+        c, k = self.split(action)
+        return torch.cat([part.float() for part in (c, k) if part is not None], -1)
+
+    def from_rows(self, rows: Tensor) -> Tree:
+        """Return the action tree of rows [..., A + D]."""
+        c, k = rows[..., : self.continuous], rows[..., self.continuous :]
+        return self.join(c if self.continuous else None, k.long() if self.discrete else None)
+
+    def coded(self, action: Tree) -> Tensor:
+        """Return an action as a network reads it [..., A + width]: its numbers, then its choices as zeros and ones."""
+        c, k = self.split(action)
+        choices = None if k is None else one_hot(k, self.branches)
+        return torch.cat([part for part in (c, choices) if part is not None], -1)
+
     def select(self, values: Tensor, k: Tensor) -> Tensor:
         """Return the sum over branches of the chosen: values [..., width], k [..., D] -> [...].
 
@@ -161,9 +177,10 @@ class ActionCodec:
     def restrict(self, values: Tensor, observation: Tree) -> Tensor:
         """Return values or logits [..., width] with `ILLEGAL` for choices that the observations [...] do not allow.
 
-        A decision of which no choice is allowed has all of them: an episode may have ended there.
+        A decision of which no choice is allowed has all of them: an episode may have ended there. Without an
+        observation all choices are allowed.
         """
-        if not self.masked:
+        if not self.masked or observation is None:
             return values
         return values.masked_fill(~self.allowed(observation), ILLEGAL)
 
@@ -263,7 +280,7 @@ class ActionHead(nn.Module):
         joint_limit: of `ActionCodec`.
 
     Raises:
-        ConfigError: there is no such spread or distribution.
+        ConfigError: there is no such spread or distribution, or log_std is no number.
     """
 
     def __init__(
@@ -279,12 +296,13 @@ class ActionHead(nn.Module):
     ) -> None:
         super().__init__()
         require_one_of("spread", spread, SPREADS)
+        require_number("log_std", log_std)
         self.distribution = gaussian_of(distribution)
         self.codec = ActionCodec(spaces, joint_limit=joint_limit)
         count = self.codec.continuous
         free = spread == "free" and count > 0
         self.widths = (count, 0 if free else count, self.codec.width)
-        self.parts = self.codec.kinds
+        self.parts, self.first_log_std = self.codec.kinds, float(log_std)
         self.layer: nn.Module
         if features is None:
             self.layer = Columns(0, sum(self.widths))
@@ -295,8 +313,13 @@ class ActionHead(nn.Module):
                 self.layer.bias[count : count + self.widths[1]] = log_std
         self.log_std = nn.Parameter(torch.full((count,), float(log_std))) if free else None
 
+    def first_outputs(self) -> Tensor:
+        """Return the outputs of a layer before a head without features that begin as those of a layer of its own."""
+        count, spread, choices = self.widths
+        return torch.cat((torch.zeros(count), torch.full((spread,), self.first_log_std), torch.zeros(choices)))
+
     def forward(self, features: Tensor, observation: Tree = None) -> Heads:
-        """Return the distribution; `observation` [...] is looked at for its action mask alone."""
+        """Return the distribution; `observation` [...] is looked at for its action mask alone, if it is given."""
         raw = part_of(self, "layer")(features)
         if not self.codec.continuous:
             return Heads(None, None, self.codec.log_softmax(self.codec.restrict(raw, observation)))

@@ -7,22 +7,23 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.compile.calls import part_of
-from rlrun.core.errors import ConfigError, SpaceError, require_number, require_whole
-from rlrun.core.spaces import Spaces, describe
+from rlrun.core.errors import ConfigError, require_number, require_whole
+from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
-from rlrun.nn.actions import ActionCodec
+from rlrun.nn.actions import ActionHead, Spread
 from rlrun.nn.encoders import EncodedMLP, Recipe, from_recipe
 from rlrun.nn.mlp import MLP, Activation, outputs_of, require_widths
 from rlrun.nn.own import Layers
+from rlrun.nn.policy import require_bounded
 from rlrun.nn.value_heads import TwoHot, ValueHead
-from rlrun.ops.distributions import one_hot
 
 
 class Predictions(NamedTuple):
     """What latents predict; a part that the network has not is None.
 
     value: outputs of the value head [..., N].
-    policy: logits of actions [..., A].
+    policy: parameters of the distribution over actions [..., P], which the network's `head` reads; of one choice
+        logits of all actions.
     reward: outputs of the reward head [..., N'], of the action that led to the latent.
     ended: logit of an end of the episode there [...].
     """
@@ -47,9 +48,10 @@ class MuZeroNetwork(nn.Module):
         hidden: widths of the layers of h behind the encoder.
         representation: a module of your own from observations to Z numbers in place of both, or a recipe of it.
         dynamics: widths of the layers of g; or a recipe of a module of your own, which gets `inputs`, the numbers of a
-            latent and of a one-hot action, and `outputs`, Z.
+            latent and of an action, its choices one-hot, and `outputs`, Z.
         prediction: widths of the layers of f, below one layer for all predictions; or likewise a recipe.
         value_head, reward_head: how returns and rewards are encoded; None = `TwoHot`.
+        spread, log_std, distribution, joint_limit: of the policy, see `ActionHead`.
         rewards: rewards are predicted.
         ends: ends of episodes are predicted.
         end_bias: of the logit of an end, at first.
@@ -60,7 +62,7 @@ class MuZeroNetwork(nn.Module):
         encoder: of observations, as `Encoded` takes it.
 
     Raises:
-        SpaceError: the action space has numbers, or more combinations of choices than one row of logits encodes.
+        SpaceError: the action space has numbers without bounds.
         ConfigError: a number is out of range.
     """
 
@@ -77,6 +79,10 @@ class MuZeroNetwork(nn.Module):
         prediction: Sequence[int] | Recipe = (128,),
         value_head: ValueHead | None = None,
         reward_head: ValueHead | None = None,
+        spread: Spread = "observation",
+        log_std: float = 0.0,
+        distribution: str = "squashed",
+        joint_limit: int = 64,
         rewards: bool = True,
         ends: bool = True,
         end_bias: float = 0.0,
@@ -90,10 +96,11 @@ class MuZeroNetwork(nn.Module):
         require_whole("algorithm.latent", latent, 1)
         require_number("algorithm.entropy.weight", entropy_weight, 0)
         require_number("end_bias", end_bias)
-        self.codec = ActionCodec(spaces)
-        if self.codec.continuous or len(self.codec.branches) != 1:
-            raise SpaceError(f"MuZero searches choices of one decision; actions are {describe(spaces.action)}")
-        self.actions, self.latent = self.codec.width, latent
+        require_bounded(spaces.action, type(self).__name__)
+        normal: dict[str, Any] = {"spread": spread, "log_std": log_std, "distribution": distribution}
+        self.head = ActionHead(spaces, None, **normal, joint_limit=joint_limit)
+        self.codec, self.latent = self.head.codec, latent
+        inputs, policy = latent + self.codec.continuous + self.codec.width, sum(self.head.widths)
         self.value_head: ValueHead = TwoHot() if value_head is None else value_head
         self.reward_head: ValueHead = TwoHot() if reward_head is None else reward_head
         for name, head in {"value_head": self.value_head, "reward_head": self.reward_head}.items():
@@ -102,11 +109,11 @@ class MuZeroNetwork(nn.Module):
         layers: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm}
         own: dict[str, Any] = {"hidden": hidden, "encoder": encoder, "layers": representation, **layers}
         self.representation = EncodedMLP(spaces, latent, **own)
-        self.dynamics = _layers("dynamics", dynamics, latent + self.actions, latent, **layers)
-        self.widths = (self.value_head.size, self.actions, rewards * self.reward_head.size, int(ends))
+        self.dynamics = _layers("dynamics", dynamics, inputs, latent, **layers)
+        self.widths = (self.value_head.size, policy, rewards * self.reward_head.size, int(ends))
         self.prediction = _layers("prediction", prediction, latent, sum(self.widths), **layers)
         if isinstance(self.prediction, MLP):
-            first = (self.value_head.first_outputs(), torch.zeros(self.actions), self.reward_head.first_outputs())
+            first = (self.value_head.first_outputs(), self.head.first_outputs(), self.reward_head.first_outputs())
             outputs = [part[:width] for part, width in zip(first, self.widths, strict=False)]
             last: Any = self.prediction[-1]
             with torch.no_grad():
@@ -128,13 +135,9 @@ class MuZeroNetwork(nn.Module):
         """Return the latents [..., Z] of observations [...]."""
         return scaled(part_of(self, "representation")(observation))
 
-    def choices(self, action: Tree) -> Tensor:
-        """Return actions [...] as one-hot choices [..., A]."""
-        return one_hot(self.codec.choices(action), (self.actions,))
-
-    def step(self, latent: Tensor, choice: Tensor) -> Tensor:
-        """Return the latents [..., Z] after latents [..., Z] and one-hot choices [..., A]."""
-        return scaled(part_of(self, "dynamics")(torch.cat((latent, choice), -1)))
+    def step(self, latent: Tensor, action: Tensor) -> Tensor:
+        """Return the latents [..., Z] after latents [..., Z] and actions as `codec.coded` returns them."""
+        return scaled(part_of(self, "dynamics")(torch.cat((latent, action), -1)))
 
     def predict(self, latent: Tensor) -> Predictions:
         """Return what latents [..., Z] predict."""
@@ -159,8 +162,8 @@ class MuZeroNetwork(nn.Module):
         """
         latent = self.represent(observation)
         latents = [latent]
-        for choice in self.choices(action).unbind(1):
-            latent = self.step(latent, choice)
+        for taken in self.codec.coded(action).unbind(1):
+            latent = self.step(latent, taken)
             latent = torch.lerp(latent.detach(), latent, gradient)
             latents.append(latent)
         return torch.stack(latents, 1)
@@ -178,9 +181,9 @@ class MuZeroNetwork(nn.Module):
         return torch.cosine_similarity(self.predictor(self.projection(latent)), wanted, dim=-1)
 
     def act(self, observation: Tree, explore: bool) -> Tree:
-        """Return actions [B, …] of the policy alone, without a search: drawn, or the most likely ones."""
-        logits = self.codec.restrict(self.predict(self.represent(observation)).policy, observation)
-        return self.codec.join(None, self.codec.sample(logits) if explore else self.codec.best(logits))
+        """Return actions [B, …] of the policy alone, without a search: drawn, or without noise."""
+        heads = self.head(self.predict(self.represent(observation)).policy, observation)
+        return self.head.draw(heads) if explore else self.head.mode(heads)
 
     @property
     def predicts_rewards(self) -> bool:

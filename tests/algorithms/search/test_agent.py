@@ -26,7 +26,7 @@ SPACES = ours.Spaces(LINE, ours.Discrete(3))
 class Ladder(SearchModel):
     """States are numbers; action 2 pays 1, action 1 pays the number that was observed, and each step is another one."""
 
-    def root(self, observation):
+    def root(self, observation, rng=None):
         state = observation[:, 0].astype(np.float64)
         return self._node(state, np.zeros(len(state)))
 
@@ -154,7 +154,7 @@ def test_several_choices_are_one_choice_of_the_search():
 
 @pytest.mark.parametrize("action", [LINE, ours.MultiDiscrete(np.array([9, 9]), np.zeros(2, np.int64))])
 def test_actions_that_are_no_single_choice_are_refused(action):
-    with pytest.raises(SpaceError, match="a search takes one choice of a few; the action space is"):
+    with pytest.raises(SpaceError, match="a search without candidates takes one choice of a few; the action space is"):
         agent(spaces=ours.Spaces(LINE, action))
 
 

@@ -1,7 +1,12 @@
 """Tree search over a model, given or learned, and games that are played by it."""
 
 from rlrun.algorithms.search.agent import SearchAgent, SearchModel, search_of
-from rlrun.algorithms.search.candidates import chosen_candidates, drawn_candidates, likeliest_candidates
+from rlrun.algorithms.search.candidates import (
+    Candidates,
+    chosen_candidates,
+    drawn_candidates,
+    likeliest_candidates,
+)
 from rlrun.algorithms.search.gumbel import Gumbel
 from rlrun.algorithms.search.learned import LearnedModel
 from rlrun.algorithms.search.player import Playouts, SearchPlayer, SimulatorModel, unknown
@@ -12,6 +17,7 @@ from rlrun.algorithms.search.tree import Model, Node, Search, SearchTrees, pick
 __all__ = [
     "ActionSampler",
     "BestOrDraw",
+    "Candidates",
     "Draw",
     "Gumbel",
     "LearnedModel",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun.algorithms.search.candidates import Candidates, chosen_candidates, is_single
 from rlrun.algorithms.search.gumbel import Gumbel
 from rlrun.algorithms.search.puct import Puct
 from rlrun.algorithms.search.samplers import ActionSampler, Draw
@@ -21,11 +22,11 @@ from rlrun.compile.calls import NoGrad
 from rlrun.core.errors import ConfigError, SpaceError, is_number, shown
 from rlrun.core.generators import Seeded
 from rlrun.core.schedules import Schedule
-from rlrun.core.spaces import Space, Spaces, describe, row_count
+from rlrun.core.spaces import Space, Spaces, describe, map_tree, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.nn import ActionCodec
 
-POLICY, VALUE = "search_policy", "search_value"  # columns of the memory
+POLICY, VALUE, CANDIDATES = "search_policy", "search_value", "search_candidates"  # columns of the memory
 
 
 class SearchModel(ABC):
@@ -34,14 +35,20 @@ class SearchModel(ABC):
     Attributes:
         preprocess: functions of observations, trees of tensors, that come before its networks; its agent sets them.
         device: of its networks, likewise.
+        candidates: actions of each node, whose rows [n, K, W] are the part "candidates" of states; None = nodes have
+            all actions of one choice.
     """
 
     preprocess: tuple[Any, ...] = ()
     device: str = "cpu"
+    candidates: Candidates | None = None
 
     @abstractmethod
-    def root(self, observation: Tree) -> Node:
-        """Return the nodes of observations [N, …], trees of arrays; logits of forbidden actions are -inf."""
+    def root(self, observation: Tree, rng: np.random.Generator | None = None) -> Node:
+        """Return the nodes of observations [N, …], trees of arrays; logits of forbidden actions are -inf.
+
+        rng: of what the model draws; None: the same draws each time.
+        """
 
     @abstractmethod
     def __call__(self, state: Tree, action: Array) -> Node:
@@ -55,13 +62,14 @@ class SearchModel(ABC):
 class SearchAgent(Seeded, PolicyAgent):
     """Act by a search from each observation. The policy alone acts in exported files.
 
-    Responses have `search_policy` [N, A] and `search_value` [N], too, for the memory.
+    Responses have `search_policy` [N, A] and `search_value` [N], too, for the memory; and `search_candidates`
+    [N, A, W], rows of the actions, if the model has candidates.
 
     Args:
         policy: the network whose policy and value the model has.
         model: that is searched.
         search: how trees grow, and what is read of them.
-        spaces: of the environment; actions are one choice.
+        spaces: of the environment; actions are one choice, unless the model has candidates.
         temperature: of actions while exploring: a number, or a schedule over the moves of the episode that were
             searched so far, such as `rlrun.core.schedules.Step`; an `OverBudget` looks at the budget in their place.
         sampler: draws actions while exploring; None = `Draw`.
@@ -70,7 +78,7 @@ class SearchAgent(Seeded, PolicyAgent):
         preprocess: functions of observations that the memory applies, too: one, or several by name.
 
     Raises:
-        SpaceError: an action is not one choice.
+        SpaceError: an action is not one choice, and the model has no candidates.
         ConfigError: the temperature is negative.
     """
 
@@ -91,12 +99,13 @@ class SearchAgent(Seeded, PolicyAgent):
     ) -> None:
         PolicyAgent.__init__(self, policy, device=device, preprocess=preprocess)
         Seeded.__init__(self, seed)
-        self.codec = ActionCodec(spaces)
-        if self.codec.continuous or len(self.codec.branches) != 1:
+        codec = ActionCodec(spaces)
+        if model.candidates is None and not is_single(codec):
             raise SpaceError(
-                f"a search takes one choice of a few; the action space is {describe(spaces.action)}: algorithm=ppo, "
-                "algorithm=sac"
+                f"a search without candidates takes one choice of a few; the action space is "
+                f"{describe(spaces.action)}: algorithm=muzero, algorithm=ppo, algorithm=sac"
             )
+        self.candidates = model.candidates or Candidates(codec)
         if not callable(temperature) and not (is_number(temperature) and temperature >= 0):
             raise ConfigError(f"algorithm.temperature: wanted a number from 0, or a schedule, got {shown(temperature)}")
         if sampler is not None and not callable(sampler):
@@ -106,7 +115,7 @@ class SearchAgent(Seeded, PolicyAgent):
         model.preprocess = self.preprocess
         self.counts = callable(temperature)  # moves of the episode
         self.sampler: ActionSampler = Draw() if sampler is None else sampler
-        self.outputs = ("action", *(("state",) if self.initial_state(1) else ()), POLICY, VALUE)
+        self.outputs = ("action", *(("state",) if self.initial_state(1) else ()), *_columns(self.candidates))
         self._metrics: dict[str, float] = {}  # of the newest step while exploring
 
     @property
@@ -129,7 +138,7 @@ class SearchAgent(Seeded, PolicyAgent):
         """Return the trees of searches from observations [N, …]; with a generator they explore, as in training."""
         self.model.device = self.device  # an agent that was sent to a worker is on its CPU
         with NoGrad(), self.acting():
-            return self.search.grow(self.model, self.model.root(observation), rng)
+            return self.search.grow(self.model, self.model.root(observation, rng), rng)
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         trees = self.grow(observation, self.generator if explore else None)
@@ -142,8 +151,13 @@ class SearchAgent(Seeded, PolicyAgent):
             self._metrics = _measured(trees, policy)
         else:
             action = pick(self.search.acting(trees, 0.0), np.zeros(len(value)))
-        chosen = to_arrays(self.codec.join(None, torch.from_numpy(action)[:, None]))
-        response = {"action": chosen, POLICY: policy.astype(np.float32), VALUE: value.astype(np.float32)}
+        response = {POLICY: policy.astype(np.float32), VALUE: value.astype(np.float32)}
+        if self.candidates.drawn:
+            response[CANDIDATES] = trees.state["candidates"][trees.roots]
+            rows = chosen_candidates(response[CANDIDATES], action)
+        else:
+            rows = action[:, None]
+        response["action"] = to_arrays(self.candidates.codec.from_rows(torch.from_numpy(rows)))
         return response if state is None else {**response, "state": self.after(observation, state)}
 
     def _temperature(self, state: Tree | None) -> float | Array:
@@ -155,7 +169,7 @@ class SearchAgent(Seeded, PolicyAgent):
 
     def initial_state(self, count: int) -> Tree | None:
         """Return moves so far [count] if the temperature depends on them, what the sampler remembers, or else None."""
-        memory = self.sampler.initial(count, self.codec.width)
+        memory = self.sampler.initial(count, self.candidates.actions)
         moves = {"moves": np.zeros(count, np.int64)} if self.counts else {}
         return {**moves, **({} if memory is None else {"drawn": memory})} or None
 
@@ -163,7 +177,7 @@ class SearchAgent(Seeded, PolicyAgent):
         return {**state, "moves": state["moves"] + 1} if self.counts else state
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
-        return RandomSearches(self.codec, space, seed=seed)
+        return RandomSearches(self.candidates, space, seed=seed)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "metrics": dict(self._metrics)}
@@ -174,21 +188,36 @@ class SearchAgent(Seeded, PolicyAgent):
 
 
 class RandomSearches(RandomAgent):
-    """Act at random, with what a search finds that knows nothing: all actions are alike, and the value is 0."""
+    """Act at random, with what a search finds that knows nothing: all actions are alike, and the value is 0.
 
-    outputs = ("action", POLICY, VALUE)
+    Candidates are random actions, too; the first one is taken.
+    """
 
-    def __init__(self, codec: ActionCodec, space: Space, *, seed: int) -> None:
+    outputs: tuple[str, ...]
+
+    def __init__(self, candidates: Candidates, space: Space, *, seed: int) -> None:
         super().__init__(space, seed=seed)
-        self.codec = codec
+        self.candidates, self.outputs = candidates, ("action", *_columns(candidates))
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        count = row_count(observation)
-        allowed = np.ones((count, self.codec.width), np.float32)
-        if self.codec.masked:
-            allowed[:] = to_arrays(self.codec.allowed(to_tensors(observation)))
-        response = super().__call__(observation, state, explore=explore)
-        return {**response, POLICY: shares(allowed), VALUE: np.zeros(count, np.float32)}
+        count, codec = row_count(observation), self.candidates.codec
+        allowed = np.ones((count, self.candidates.actions), np.float32)
+        found = {VALUE: np.zeros(count, np.float32)}
+        if self.candidates.drawn:
+            each = map_tree(lambda part: part.repeat(self.candidates.actions, 0), observation)
+            rows = codec.rows(to_tensors(super().__call__(each, state, explore=explore)["action"]))
+            candidates = rows.reshape(count, *allowed.shape[1:], -1)
+            found[CANDIDATES] = to_arrays(candidates)
+            response = {"action": to_arrays(codec.from_rows(candidates[:, 0]))}
+        else:
+            if codec.masked:
+                allowed[:] = to_arrays(codec.allowed(to_tensors(observation)))
+            response = super().__call__(observation, state, explore=explore)
+        return {**response, POLICY: shares(allowed), **found}
+
+
+def _columns(candidates: Candidates) -> tuple[str, ...]:
+    return (POLICY, VALUE, *((CANDIDATES,) if candidates.drawn else ()))
 
 
 def search_of(

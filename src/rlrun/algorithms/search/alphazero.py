@@ -73,7 +73,7 @@ class JudgedGame(SearchModel):
         self.positions, self.network = Positions(rules), network
         self.game = SimulatorModel(rules, self._judge, discount)
 
-    def root(self, observation: Tree) -> Node:
+    def root(self, observation: Tree, rng: np.random.Generator | None = None) -> Node:
         return self.game.root(self.positions.of(observation), np.zeros(row_count(observation), np.uint64))
 
     def __call__(self, state: Tree, action: Array) -> Node:

@@ -2,74 +2,156 @@
 
     a₁ … a_K ~ β = π^(1/τ),      prior of the search: π β̂ / β,      β̂(a) = share of a among the K
 
-(Hubert et al. 2021, arXiv 2104.06303, section 5.) With τ = 1 that prior is β̂. A search over candidates is one with
-K actions. The state of a model carries them, and its nodes have their logits. The policy learns the search's
-probabilities of the root's candidates: -Σ_k p_k log π(a_k).
+(Sampled MuZero, Hubert et al. 2021, arXiv 2104.06303, section 5.) With τ = 1 that prior is β̂. A search over candidates
+is one with K actions. The state of a model carries them, and its nodes have their logits. The policy learns the
+search's probabilities of the root's candidates: -Σ_k p_k log π(a_k).
+
+An action is a row of its numbers and choices, as `ActionCodec.rows` returns it. Draws are a function of the node's
+seed, so no tree depends on others.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError
-from rlrun.core.spaces import map_tree
-from rlrun.core.typing import Array, Tree
-from rlrun.nn.actions import ActionHead, Heads, forbidden
+from rlrun.collect.agents import to_arrays
+from rlrun.core.errors import ConfigError, require_number, require_whole
+from rlrun.core.typing import Array
+from rlrun.env.simulator import mixed, uniform
+from rlrun.nn.actions import ActionCodec, ActionHead, Heads, forbidden
+from rlrun.ops.distributions import gumbel_like, normal_like
+
+COUNT = 20  # candidates of actions that are more than one choice, as in the paper's tasks of control
+
+
+class Candidates:
+    """Which actions a search considers in each node: all of one choice, or some that the policy proposes.
+
+    Args:
+        codec: of actions.
+        count: K, the actions of a node; None = all of one choice, 20 otherwise.
+        likeliest: of one choice, the K likeliest actions in place of draws.
+        temperature: τ of draws; above 1 they spread further than the policy.
+
+    Attributes:
+        drawn: whether a node has candidates; otherwise it has all actions of one choice.
+        actions: of a node, A: K, or all.
+        shape: of a node's candidates as rows, [K, W]; 0 if it has none.
+
+    Raises:
+        ConfigError: a number is out of range, or an option is of no use here.
+    """
+
+    def __init__(
+        self, codec: ActionCodec, count: int | None = None, *, likeliest: bool = False, temperature: float = 1.0
+    ) -> None:
+        single, place = is_single(codec), "algorithm.search"
+        if count is not None:
+            require_whole(f"{place}.candidates", count, 2)
+        require_number(f"{place}.candidate_temperature", temperature, above=0.0)
+        self.codec, self.likeliest, self.temperature = codec, likeliest, temperature
+        self.drawn = not single or count is not None
+        if likeliest and not single:
+            raise ConfigError(f"{place}.likeliest: wanted false, as actions are more than one choice, got true")
+        if likeliest and not self.drawn:
+            raise ConfigError(f"{place}.likeliest: wanted false where all actions are searched; {place}.candidates=4")
+        if temperature != 1.0 and (likeliest or not self.drawn):
+            which = "the likeliest" if likeliest else "all"
+            where = f"where {which} actions are searched, got {temperature}"
+            raise ConfigError(f"{place}.candidate_temperature: wanted 1 {where}")
+        if not self.drawn:
+            self.actions = codec.width
+        else:
+            self.actions = min(count or COUNT, codec.width) if likeliest else count or COUNT
+        self.shape: list[int] | int = [self.actions, codec.continuous + len(codec.branches)] if self.drawn else 0
+
+    def __call__(self, head: ActionHead, heads: Heads, seeds: Array) -> tuple[Array, Array]:
+        """Return the candidates of n policies as rows [n, K, W], and the logits of their prior [n, K].
+
+        heads: of the policies, tensors [n, …].
+        seeds: of draws [n] uint64.
+        """
+        if self.likeliest:
+            rows, logits = likeliest_candidates(head, heads, self.actions)
+        else:
+            rows, logits = drawn_candidates(head, heads, self.actions, seeds, self.temperature)
+        return to_arrays(rows), to_arrays(logits)
+
+
+def is_single(codec: ActionCodec) -> bool:
+    """Return whether actions are one choice."""
+    return not codec.continuous and len(codec.branches) == 1
 
 
 @torch.no_grad()
-def drawn_candidates(head: ActionHead, heads: Heads, count: int, temperature: float = 1.0) -> tuple[Tree, Tensor]:
+def drawn_candidates(
+    head: ActionHead, heads: Heads, count: int, seeds: Array | None = None, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Draw K actions of any space for each of n policies.
 
     heads: of the policies, tensors [n, …].
     count: K.
+    seeds: [n] uint64; the draws of a policy are a function of its seed. None: torch's generator draws.
     temperature: τ of the proposals; above 1 they spread further than the policy.
 
     Returns:
-        The actions, a tree of tensors [n, K, …], and the logits of their prior [n, K]. Where all actions are choices,
-        the same action twice is one candidate of twice the share, and the second one is not allowed: -inf.
+        The actions as rows [n, K, W], and the logits of their prior [n, K]. Where all actions are choices, the same
+        action twice is one candidate of twice the share, and the second one is not allowed: -inf.
     """
-    policy = _repeated(heads, count)
-    proposal = policy if temperature == 1.0 else _repeated(_flattened(head, heads, temperature), count)
-    actions = head.draw(proposal)
-    some = next(part for part in policy if part is not None)
-    logits = some.new_zeros(some.shape[:-1])
+    policy = repeated(heads, count)
+    proposal = policy if temperature == 1.0 else repeated(_flattened(head, heads, temperature), count)
+    mean, log_std, choices = proposal
+    parts = []
+    if mean is not None and log_std is not None:
+        noise = normal_like(mean) if seeds is None else torch.special.ndtri(_uniform(seeds, 0, mean)).to(mean)
+        parts.append(head.distribution.action(mean, log_std, noise))
+    if choices is not None:
+        gumbel = gumbel_like(choices) if seeds is None else -(-_uniform(seeds, 1, choices).log()).log()
+        parts.append(head.codec.best(choices + gumbel.to(choices)).float())
+    rows = torch.cat(parts, -1)
+    logits = rows.new_zeros(rows.shape[:-1])
     if temperature != 1.0:
+        actions = head.codec.from_rows(rows)
         logits = head.log_prob(policy, actions) - head.log_prob(proposal, actions)
-    if head.codec.continuous:
-        return actions, logits
-    choices = head.codec.choices(actions)
-    same = (choices.unsqueeze(-2) == choices.unsqueeze(-3)).all(-1)
-    logits = logits + same.sum(-1).log()
-    return actions, logits.masked_fill(same.tril(-1).any(-1), -torch.inf)
+    if mean is not None:
+        return rows, logits
+    same = (rows.unsqueeze(-2) == rows.unsqueeze(-3)).all(-1)
+    return rows, (logits + same.sum(-1).log()).masked_fill(same.tril(-1).any(-1), -torch.inf)
 
 
 @torch.no_grad()
-def likeliest_candidates(head: ActionHead, heads: Heads, count: int) -> tuple[Tree, Tensor]:
-    """Return the K likeliest actions of each of n policies over one choice, or all of them if they are fewer.
+def likeliest_candidates(head: ActionHead, heads: Heads, count: int) -> tuple[Tensor, Tensor]:
+    """Return the K likeliest actions of each of n policies over one choice.
 
     heads: of the policies, tensors [n, …].
-    count: K.
+    count: K, at most the number of actions.
 
     Returns:
-        The actions, a tree of tensors [n, K, …], and the logits of their prior [n, K], -inf for forbidden ones.
-
-    Raises:
-        ConfigError: the actions have numbers, or several choices of more than 64 combinations.
+        The actions as rows [n, K, 1], and the logits of their prior [n, K], -inf for forbidden ones.
     """
-    if head.codec.continuous or len(head.codec.branches) != 1 or heads.choices is None:
-        raise ConfigError("the likeliest candidates are those of one choice; draw them where actions have more parts")
-    logits, best = heads.choices.topk(min(count, head.codec.width))
-    return head.codec.join(None, best.unsqueeze(-1)), logits.masked_fill(forbidden(logits), -torch.inf)
+    assert heads.choices is not None
+    logits, best = heads.choices.topk(count)
+    return best.unsqueeze(-1).float(), logits.masked_fill(forbidden(logits), -torch.inf)
 
 
-def chosen_candidates(candidates: Tree, action: Array | Tensor) -> Tree:
-    """Return the actions [n, …] of candidates [n, K, …] by their numbers [n]."""
-    return map_tree(lambda leaf: leaf[range(len(action)), action], candidates)
+def chosen_candidates(candidates: Array, action: Array) -> Array:
+    """Return the rows [n, W] of candidates [n, K, W] with the numbers [n]."""
+    rows: Array = candidates[np.arange(len(action)), action]
+    return rows
 
 
-def _repeated(heads: Heads, count: int) -> Heads:
-    parts = (None if part is None else part.unsqueeze(-2).expand(-1, count, -1) for part in heads)
+def repeated(heads: Heads, count: int) -> Heads:
+    """Return policies [...] as policies [..., K] of K actions each."""
+    parts = (
+        None if part is None else part.unsqueeze(-2).expand(*part.shape[:-1], count, part.shape[-1]) for part in heads
+    )
     return Heads(*parts)
+
+
+def _uniform(seeds: Array, part: int, like: Tensor) -> Tensor:
+    """Return random numbers between 0 and 1 in the shape of a tensor [n, …], of a part of the actions."""
+    draws = uniform(mixed(seeds, part)[:, None], np.arange(like[0].numel()))
+    return torch.from_numpy(np.maximum(draws, 2.0**-54)).reshape(like.shape)
 
 
 def _flattened(head: ActionHead, heads: Heads, temperature: float) -> Heads:

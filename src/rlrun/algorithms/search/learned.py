@@ -5,19 +5,26 @@ import torch
 from torch import Tensor
 
 from rlrun.algorithms.search.agent import SearchModel
+from rlrun.algorithms.search.candidates import Candidates, chosen_candidates, is_single
 from rlrun.algorithms.search.tree import Node
 from rlrun.collect.agents import prepared, to_arrays, to_tensors
 from rlrun.compile.calls import NoGrad
-from rlrun.core.errors import require_number, require_whole
+from rlrun.core.errors import SpaceError, require_number, require_whole
+from rlrun.core.spaces import describe
 from rlrun.core.typing import Array, Tree
+from rlrun.env.simulator import mixed
 from rlrun.nn.muzero import MuZeroNetwork
 
 
 class LearnedModel(SearchModel):
     """What MuZero's networks say of observations and of the actions that follow, in arrays.
 
+    A state is an array of latents [n, Z], or a dict: {"latent"; "candidates" [n, K, W] and "seed" [n] of searches over
+    candidates; "sum" and "step" [n] of rewards that are predicted as sums}.
+
     Args:
         network: that predicts.
+        candidates: actions of a node; None = all of one choice.
         discount: γ of a step.
         players: 2 = two take turns, each with minus the rewards of the other.
         end_logit: a predicted end counts from this logit on.
@@ -29,6 +36,7 @@ class LearnedModel(SearchModel):
         self,
         network: MuZeroNetwork,
         *,
+        candidates: Candidates | None = None,
         discount: float = 0.997,
         players: int = 1,
         end_logit: float = 1.0,
@@ -40,39 +48,60 @@ class LearnedModel(SearchModel):
             require_whole("algorithm.reward_sums", period, 0)
         self.network, self.end_logit, self.period = network, end_logit, period
         self.factor = discount if players == 1 else -discount
-        self.device, self._choices = device, torch.eye(network.actions)
+        self.device = device
+        if candidates is None or not candidates.drawn:
+            if not is_single(network.codec):
+                space = describe(network.codec.space)
+                wanted = "wanted candidates: ${candidates}, as actions are more than one choice"
+                raise SpaceError(f"agent.model: {wanted}; the action space is {space}")
+            self._choices = torch.eye(network.codec.width)
+        else:
+            self.candidates = candidates
 
-    def root(self, observation: Tree) -> Node:
-        """Return the nodes of observations [N, …], trees of arrays; logits of forbidden actions are -inf."""
-        return self.node(prepared(to_tensors(observation, self.device), self.preprocess))
+    def root(self, observation: Tree, rng: np.random.Generator | None = None) -> Node:
+        return self.node(prepared(to_tensors(observation, self.device), self.preprocess), rng)
 
-    def node(self, observation: Tree) -> Node:
-        """Return the nodes of observations [N, …], trees of tensors, as networks read them."""
+    def node(self, observation: Tree, rng: np.random.Generator | None = None) -> Node:
+        """Return the nodes of observations [N, …], trees of tensors, as networks read them.
+
+        rng: draws the seeds of candidates; None = all seeds are 0.
+        """
         codec = self.network.codec
         with NoGrad():
-            node = self._node(self.network.represent(observation))
-            allowed = codec.allowed(observation).cpu().numpy() if codec.masked else True
-        never = np.full(len(node.value), self.factor)  # a root is not over, even where that is predicted
-        node = node._replace(logits=np.where(allowed, node.logits, -np.inf), discount=never)
+            latent = self.network.represent(observation)
+            count = len(latent)
+            if self.candidates is None:
+                node = self._node(latent)
+                allowed = codec.allowed(observation).cpu().numpy() if codec.masked else True
+                node = node._replace(logits=np.where(allowed, node.logits, -np.inf))
+            else:
+                zeros = np.zeros(count, np.uint64)
+                seeds = zeros if rng is None else rng.integers(1 << 63, size=count, dtype=np.uint64)
+                node = self._node(latent, seeds, observation)
+        node = node._replace(discount=np.full(count, self.factor))  # a root is not over, even where that is predicted
         if self.period is None:
             return node
-        begun = {"sum": np.zeros(len(never)), "step": np.zeros(len(never), np.int64)}
-        return node._replace(state={"latent": node.state, **begun})
+        return node._replace(state=_with(node.state, sum=np.zeros(count), step=np.zeros(count, np.int64)))
 
     def __call__(self, state: Tree, action: Array) -> Node:
-        """Return the nodes that follow actions [n] in states [n, Z]; those of running sums are a dict."""
-        latent = state if self.period is None else state["latent"]
+        """Return the nodes that follow actions [n], numbers of candidates if there are any, in states [n, …]."""
+        latent = torch.from_numpy(state["latent"] if isinstance(state, dict) else state).to(self.device)
         with NoGrad():
-            choice = self._choices[torch.from_numpy(action)].to(self.device)
-            node = self._node(self.network.step(torch.from_numpy(latent).to(self.device), choice))
+            if self.candidates is None:
+                choice = self._choices[torch.from_numpy(action)].to(self.device)
+                node = self._node(self.network.step(latent, choice))
+            else:
+                rows = torch.from_numpy(chosen_candidates(state["candidates"], action)).to(self.device)
+                taken = self.network.codec.coded(self.network.codec.from_rows(rows))
+                node = self._node(self.network.step(latent, taken), mixed(state["seed"], action))
         if self.period is None:
             return node
         step = state["step"] + 1
         again = step % self.period == 0 if self.period else np.zeros(len(step), np.bool_)
         reward = node.reward - np.where(again, 0.0, state["sum"])
-        return node._replace(reward=reward, state={"latent": node.state, "sum": node.reward, "step": step})
+        return node._replace(reward=reward, state=_with(node.state, sum=node.reward, step=step))
 
-    def _node(self, latent: Tensor) -> Node:
+    def _node(self, latent: Tensor, seeds: Array | None = None, observation: Tree = None) -> Node:
         predicted = self.network.decoded(latent)
         value = to_arrays(predicted.value)
         discount = np.full(len(latent), self.factor)
@@ -82,4 +111,13 @@ class LearnedModel(SearchModel):
             discount[over] = 0.0
             if predicted.reward is None:  # the value of an end is the last reward, for who moves there
                 paid[over] = np.sign(self.factor) * value[over]
-        return Node(to_arrays(latent), to_arrays(predicted.policy), value, paid, discount)
+        if self.candidates is None or seeds is None:
+            return Node(to_arrays(latent), to_arrays(predicted.policy), value, paid, discount)
+        heads = self.network.head(predicted.policy, observation)
+        rows, logits = self.candidates(self.network.head, heads, seeds)
+        state = {"latent": to_arrays(latent), "candidates": rows, "seed": seeds}
+        return Node(state, logits, value, paid, discount)
+
+
+def _with(state: Tree, **parts: Array) -> Tree:
+    return {**(state if isinstance(state, dict) else {"latent": state}), **parts}

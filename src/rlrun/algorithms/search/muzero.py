@@ -3,7 +3,7 @@
 For a stored step t and its actions a_t … a_t+R-1, latents s_0 = h(o_t), s_k = g(s_k-1, a_t+k-1) predict at each k
 
     value    z_t+k = Σ_j≤n γ^(j-1) r_t+k+j + γ^n v_t+k+n     n rewards, and the value of a search then
-    policy   π_t+k of that search
+    policy   π_t+k of that search, over all actions or its candidates (`rlrun.algorithms.search.candidates`)
     reward   r_t+k of the action that led there
     end      whether the episode ended there
 
@@ -16,6 +16,7 @@ network (Schrittwieser et al. 2021, arXiv 2104.06294). A step that ended an epis
 rewards and values are 0.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -26,11 +27,13 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.algorithms.search import LearnedModel, Search
+from rlrun.algorithms.search.candidates import Candidates, repeated
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError, require_number, require_one_of, require_whole
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Batch, Tree
+from rlrun.nn.actions import Heads
 from rlrun.nn.muzero import MuZeroNetwork, Predictions, distance_of, mean_of
 
 TERMS = ("value", "policy", "reward", "end", "consistency")
@@ -42,6 +45,7 @@ class Targets(NamedTuple):
 
     value, reward: [..., R + 1].
     policy: [..., R + 1, A]; zeros where nothing was searched.
+    candidates: whose probabilities these are, as rows [..., R + 1, A, W]; None = they are those of all actions.
     ended: whether the episode ended at or before a position [..., R + 1].
     beyond: whether a position is behind the last one that is known [..., R + 1].
     partial: whether the episode goes on behind the last of these positions that is known [...].
@@ -53,6 +57,7 @@ class Targets(NamedTuple):
     ended: Tensor
     beyond: Tensor
     partial: Tensor
+    candidates: Tensor | None = None
 
 
 def targets(
@@ -65,6 +70,7 @@ def targets(
     td_steps: int | Tensor,
     rewards: bool = True,
     turns: bool = False,
+    candidates: Tensor | None = None,
 ) -> Targets:
     """Return the targets of R + 1 positions from what is known of L ≥ R + 1 of them.
 
@@ -77,6 +83,7 @@ def targets(
         where the episode goes on is then the value of its search, discounted once.
     rewards: rewards are predicted; otherwise the value at the end of an episode is the last reward.
     turns: two players take turns, so this reward was the other one's.
+    candidates: [..., R + 1, A, W] of searches.
     """
     steps, last = policy.shape[-2], end.unsqueeze(-1)
     length = torch.as_tensor(td_steps, device=end.device).reshape(-1, *[1] * (end.dim() > 0))
@@ -102,6 +109,8 @@ def targets(
     returns = torch.where(whole & at_end, discount.gather(-1, last).abs() * returns, returns)
     returns = torch.where(at_end & over, 0.0 if rewards else -final if turns else final, returns)
     used = torch.minimum(last, torch.full_like(last, steps - 1))
+    if candidates is not None:
+        candidates = candidates.gather(-3, position[..., None, None].expand(candidates.shape))
     return Targets(
         value=returns,
         reward=reward[..., :steps].masked_fill(beyond, 0.0),
@@ -109,6 +118,7 @@ def targets(
         ended=at_end & over,
         beyond=beyond,
         partial=(discount.gather(-1, used) != 0.0).squeeze(-1),
+        candidates=candidates,
     )
 
 
@@ -127,11 +137,11 @@ def losses(
     period: rewards are predicted as running sums that begin again after so many steps; 0 = never; None =
             one by one.
     """
-    log_policy = predicted.policy.log_softmax(-1)
+    heads = network.head(predicted.policy)
     terms = {
         "value": distance_of(network.value_head, predicted.value, wanted.value),
-        "policy": -(wanted.policy * log_policy).sum(-1),
-        "entropy": -(log_policy.exp() * log_policy).sum(-1),
+        "policy": -(wanted.policy * _log_policy(network, heads, wanted.candidates)).sum(-1),
+        "entropy": network.head.entropy(heads).sum(-1),
     }
     if predicted.reward is not None:
         reward = wanted.reward if period is None else running_sums(wanted.reward, period)
@@ -140,6 +150,14 @@ def losses(
         ended = wanted.ended.to(predicted.ended)
         terms["end"] = F.binary_cross_entropy_with_logits(predicted.ended, ended, reduction="none")
     return terms
+
+
+def _log_policy(network: MuZeroNetwork, heads: Heads, candidates: Tensor | None) -> Tensor:
+    """Return log π of candidates [..., A, W], or of all actions of one choice: [..., A]."""
+    if candidates is None:
+        assert heads.choices is not None
+        return heads.choices
+    return network.head.log_prob(repeated(heads, candidates.shape[-2]), network.codec.from_rows(candidates))
 
 
 def masks(wanted: Targets, *, initial_reward: bool, partial: bool, beyond: bool) -> dict[str, Tensor]:
@@ -183,7 +201,7 @@ class SearchTargets(TargetCallback):
         full: positions behind the unrolled ones are searched, too, in place of the network's value there.
         positions: that are searched at once; None = all of a batch.
         noise: new searches explore at the root, as those of acting do.
-        players, end_logit, period: see `LearnedModel`.
+        candidates, players, end_logit, period: see `LearnedModel`.
         device: of the networks.
         options: of `TargetCallback`.
 
@@ -207,6 +225,7 @@ class SearchTargets(TargetCallback):
         full: bool = False,
         positions: int | None = None,
         noise: bool = True,
+        candidates: Candidates | None = None,
         players: int = 1,
         end_logit: float = 1.0,
         period: int | None = None,
@@ -227,7 +246,7 @@ class SearchTargets(TargetCallback):
         self.positions = positions
         self.full, self.noise, self.rewards = full, noise, network.predicts_rewards
         rules: dict[str, Any] = {"players": players, "end_logit": end_logit, "period": period, "device": device}
-        self.model = LearnedModel(self.copy, discount=self.discount, **rules)
+        self.model = LearnedModel(self.copy, candidates=candidates, discount=self.discount, **rules)
 
     def target(self, trajectory: Batch, later: Tree) -> TargetResult:
         """Return `wanted`, a dict of the fields of `Targets`; of windows with T as a second dimension."""
@@ -239,6 +258,7 @@ class SearchTargets(TargetCallback):
         policy = trajectory["policy"]
         searched = torch.arange(policy.shape[-2], device=end.device) < end.unsqueeze(-1)
         policy = policy * (searched | ~closed.unsqueeze(-1)).unsqueeze(-1)
+        candidates = trajectory["candidates"] if self.model.candidates is not None else None
         count, steps = reward.shape[-1], policy.shape[-2]
         place, behind = torch.arange(count, device=end.device), (count if self.share else 0) + 1
         last = self.copy.value(map_tree(lambda seen: seen[:, -1], later)).unsqueeze(-1)
@@ -253,13 +273,16 @@ class SearchTargets(TargetCallback):
         if self.share:
             td_steps = torch.full(end.shape, td_steps, device=end.device)
             rows = torch.randperm(len(end), device=end.device)[: round(self.share * len(end))]
-            new_value, new_policy = self._reanalyzed(map_tree(lambda seen: seen[rows, -behind:-1], later), steps)
+            new_value, new_policy, new = self._reanalyzed(map_tree(lambda seen: seen[rows, -behind:-1], later), steps)
             metrics["reanalyze/value_change"] = (new_value - value[rows]).abs()
             value, policy = value.index_copy(0, rows, new_value), policy.index_copy(0, rows, new_policy)
+            if candidates is not None and new is not None:
+                candidates = candidates.index_copy(0, rows, new)
             td_steps = td_steps.index_copy(0, rows, self._lengths(trajectory["age"][rows]))
-        rules = {"rewards": self.rewards, "turns": self.model.factor < 0.0}
+        rules: dict[str, Any] = {"rewards": self.rewards, "turns": self.model.factor < 0.0, "candidates": candidates}
         wanted = targets(reward, discount, value, policy, end, td_steps=td_steps, **rules)
-        return {"wanted": wanted._asdict()}, {"muzero/target": wanted.value[:, 0], **metrics}
+        known = {name: part for name, part in wanted._asdict().items() if part is not None}
+        return {"wanted": known}, {"muzero/target": wanted.value[:, 0], **metrics}
 
     def _lengths(self, age: Tensor) -> Tensor:
         """Return how many rewards the returns of rows of some ages [n] have (arXiv 2111.00210, section 4.3)."""
@@ -269,22 +292,31 @@ class SearchTargets(TargetCallback):
         longer = self.reanalyze_td_steps - self.least_td_steps
         return (self.least_td_steps + longer * share).ceil().long()
 
-    def _reanalyzed(self, later: Tree, steps: int) -> tuple[Tensor, Tensor]:
-        """Return values [n, L] and policies [n, steps, A] of new searches in observations [n, L, …]."""
+    def _reanalyzed(self, later: Tree, steps: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what new searches find in observations [n, L, …].
+
+        Returns: values [n, L], policies [n, steps, A], and candidates [n, steps, A, W] or None.
+        """
         value = self.copy.value(later)
         count, searched = len(value), value.shape[1] if self.full else steps
         rows = map_tree(lambda seen: seen[:, :searched].flatten(0, 1), later)
         rng = np.random.default_rng(int(torch.randint(1 << 62, ()))) if self.noise else None
-        values, policies = [], []
+        values, policies, candidates = [], [], []
         size = self.positions or count * searched
         for first in range(0, count * searched, size):
             part = map_tree(lambda seen, first=first: seen[first : first + size], rows)
-            trees = self.search.grow(self.model, self.model.node(part), rng)
+            trees = self.search.grow(self.model, self.model.node(part, rng), rng)
             values.append(torch.from_numpy(trees.root_value))
             policies.append(torch.from_numpy(self.search.policy(trees)))
+            if self.model.candidates is not None:
+                candidates.append(torch.from_numpy(trees.state["candidates"][trees.roots]))
         root_value = torch.cat(values).to(value).reshape(count, searched)
-        policy = torch.cat(policies).to(value).reshape(count, searched, -1)
-        return torch.cat((root_value, value[:, searched:]), 1), policy[:, :steps]
+        policy = torch.cat(policies).to(value).reshape(count, searched, -1)[:, :steps]
+        drawn = None
+        if candidates:
+            all_drawn = torch.cat(candidates).to(value)
+            drawn = all_drawn.reshape(count, searched, *all_drawn.shape[1:])[:, :steps]
+        return torch.cat((root_value, value[:, searched:]), 1), policy, drawn
 
 
 def _rows(tree: Tree) -> Tree:
@@ -357,7 +389,8 @@ class MuZeroLoss(LossCallback):
         if self.weights["consistency"] and consistency == "cosine" and network.projection is None:
             raise ConfigError("algorithm.projection: a cosine is that of projected latents; 128 is a width")
         if entropy_target is not None:
-            require_number("algorithm.entropy.target", entropy_target, 0)
+            least = -math.inf if network.codec.continuous else 0.0  # of densities it may be negative
+            require_number("algorithm.entropy.target", entropy_target, least)
             if not network.entropy_weight > 0.0:
                 way_out = "algorithm.entropy.weight=0.01"
                 raise ConfigError(f"algorithm.entropy.target: a weight that is to move begins above 0: {way_out}")
