@@ -36,6 +36,7 @@ class Candidates:
     Attributes:
         drawn: whether a node has candidates; otherwise it has all actions of one choice.
         actions: of a node, A: K, or all.
+        width: numbers of a row, W.
         shape: of a node's candidates as rows, [K, W]; 0 if it has none.
 
     Raises:
@@ -63,7 +64,8 @@ class Candidates:
             self.actions = codec.width
         else:
             self.actions = min(count or COUNT, codec.width) if likeliest else count or COUNT
-        self.shape: list[int] | int = [self.actions, codec.continuous + len(codec.branches)] if self.drawn else 0
+        self.width = codec.continuous + len(codec.branches)
+        self.shape: list[int] | int = [self.actions, self.width] if self.drawn else 0
 
     def __call__(self, head: ActionHead, heads: Heads, seeds: Array) -> tuple[Array, Array]:
         """Return the candidates of n policies as rows [n, K, W], and the logits of their prior [n, K].

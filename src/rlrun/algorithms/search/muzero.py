@@ -258,7 +258,9 @@ class SearchTargets(TargetCallback):
         policy = trajectory["policy"]
         searched = torch.arange(policy.shape[-2], device=end.device) < end.unsqueeze(-1)
         policy = policy * (searched | ~closed.unsqueeze(-1)).unsqueeze(-1)
-        candidates = trajectory["candidates"] if self.model.candidates is not None else None
+        candidates = trajectory.get("candidates")
+        if candidates is None and self.model.candidates is not None:  # nothing was searched so far
+            candidates = policy.new_zeros((*policy.shape, self.model.candidates.width))
         count, steps = reward.shape[-1], policy.shape[-2]
         place, behind = torch.arange(count, device=end.device), (count if self.share else 0) + 1
         last = self.copy.value(map_tree(lambda seen: seen[:, -1], later)).unsqueeze(-1)

@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
+from rlrun.algorithms.search.candidates import Candidates
 from rlrun.algorithms.search.muzero import MuZeroLoss, SearchTargets
 from rlrun.callbacks.loss import LossResult
 from rlrun.callbacks.target import TargetResult
-from rlrun.core.errors import ConfigError, SpaceError, require_number, require_whole
+from rlrun.core.errors import ConfigError, require_number, require_whole
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory.trajectory import Trajectory
@@ -42,15 +43,12 @@ class MuZeroRepresentation(MuZeroNetwork):
 
     Raises:
         ConfigError: a number is out of range.
-        SpaceError: the model cannot follow such actions.
+        SpaceError: the action space has numbers without bounds.
     """
 
     @_own_keys()
     def __init__(self, spaces: Spaces, **options: Any) -> None:
-        try:
-            super().__init__(spaces, **options)
-        except SpaceError as error:
-            raise SpaceError(f"{error}; +with=predictive is a representation for any actions") from None
+        super().__init__(spaces, **options)
 
     @property
     def size(self) -> int:
@@ -64,7 +62,7 @@ class MuZeroRepresentation(MuZeroNetwork):
 
 @_own_keys()
 def trajectory_of(
-    network: MuZeroNetwork,
+    candidates: Candidates,
     *,
     unroll: int,
     td_steps: int,
@@ -76,7 +74,7 @@ def trajectory_of(
     """Return the adaptor of rows without stored searches.
 
     Args:
-        network: learns from them.
+        candidates: actions of new searches.
         unroll: later steps that are predicted.
         td_steps: rewards of a return; -1 = all of an episode.
         share: of a batch whose positions are searched.
@@ -84,7 +82,7 @@ def trajectory_of(
         compared: weight of the consistency of latents, whose observations are looked up where it is above 0.
         seed: of its random numbers.
     """
-    unstored: dict[str, Any] = {"value": None, "policy": None, "actions": network.actions}
+    unstored: dict[str, Any] = {"value": None, "policy": None, "actions": candidates.actions}
     lengths = [td_steps, reanalyze_td_steps]
     return Trajectory(
         steps=unroll, td_steps=lengths, fresh=True, searched=share, compared=compared, seed=seed, **unstored
