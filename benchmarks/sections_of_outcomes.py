@@ -9,9 +9,14 @@ from benchmarks.claims_of_pixels import ENOUGH, GAIN, GOOD, PLAIN, met, scores
 from benchmarks.tables import Lines, table, verdict
 
 
+def measured(part: dict[str, Any]) -> str:
+    """Return when and on which processor a part of a result was measured; parts differ in both."""
+    return f"{part['machine']['date']}, {part['machine']['processor']}"
+
+
 def learning(result: dict[str, Any]) -> Lines:
     """Returns and answers that runs learn."""
-    heads = ["run", "what", "bar", "seeds", "met in", "values", "seconds", "date"]
+    heads = ["run", "what", "bar", "seeds", "met in", "values", "seconds", "measured"]
     rows = []
     for name, claim in result.items():
         runs = claim["runs"]
@@ -19,9 +24,7 @@ def learning(result: dict[str, Any]) -> Lines:
         bar = f"{'≤' if claim['at_most'] else '≥'} {claim['bar']:g}, {claim['enough']}: {verdict(claim)}"
         seeds = ", ".join(str(run["seed"]) for run in runs)
         seconds = sum(run["wall_seconds"] for run in runs) / len(runs)
-        rows.append(
-            [name, claim["unit"], bar, seeds, claim["held"], values, f"{seconds:.0f}", claim["machine"]["date"]]
-        )
+        rows.append([name, claim["unit"], bar, seeds, claim["held"], values, f"{seconds:.0f}", measured(claim)])
     overrides = [f"* {name}: `{' '.join(claim['words'])}`" for name, claim in result.items()]
     return [*table(heads, rows), "", *overrides, *_pixels(result)]
 
@@ -101,7 +104,7 @@ def resilience(result: dict[str, Any]) -> Lines:
         counts += [str(len(cell["damaged"])) if "damaged" in cell else ""]
         counts += [str(cell.get(key, "")) for key in ("passed_over", "left_behind")]
         same = [{True: "identical", False: "differ"}.get(cell.get("identical", {}).get(group), "") for group in groups]
-        rows.append([name, *counts, *same, verdict(cell), f"{cell['wall_seconds']:.0f}", cell["machine"]["date"]])
+        rows.append([name, *counts, *same, verdict(cell), f"{cell['wall_seconds']:.0f}", measured(cell)])
     how = (
         "Each run once without a stop, and once killed by SIGKILL at random moments and resumed by the command. The "
         "last checkpoints and the metrics, without times, are compared bit by bit. Inside a write: kills that left a "
@@ -119,7 +122,7 @@ def sweeps(result: dict[str, Any]) -> Lines:
     """Sweeps that were killed with all their processes, against an uninterrupted one."""
     groups = list(dict.fromkeys(group for case in result.values() for group in case.get("identical", ())))
     counted = ["completed", "finished once", "started over"]
-    heads = ["launcher", "at the kills", *counted, *groups, "bar", "seconds", "date"]
+    heads = ["launcher", "at the kills", *counted, *groups, "bar", "seconds", "measured"]
     rows = []
     for name, case in result.items():
         states = [", ".join(f"{count} {state}" for state, count in kill["states"].items()) for kill in case["kills"]]
@@ -127,7 +130,7 @@ def sweeps(result: dict[str, Any]) -> Lines:
         same = [f"{case['identical'][group]} of {case['jobs']}" if "jobs" in case else "" for group in groups]
         outcome = "; ".join(states) if "jobs" in case else case["error"]
         rows.append([name, outcome, *counts, *same])
-        rows[-1] += [verdict(case), f"{case['wall_seconds']:.0f}", case["machine"]["date"]]
+        rows[-1] += [verdict(case), f"{case['wall_seconds']:.0f}", measured(case)]
     how = (
         "A sweep, four jobs at a time, whose processes were all killed by SIGKILL at two random moments and which was "
         "resumed by the command, against an uninterrupted one. Finished once: jobs that one process completed; started "
@@ -203,7 +206,7 @@ def why(result: dict[str, Any]) -> Lines:
             rows.append([run["name"], str(run["seed"]), causes, "right" if run["right"] else "wrong", *counts])
         heads = ["run", "seed", "causes, in order", "", "checks", "not made", "seconds"]
         bar = f"{part['right']} of {len(part['runs'])}, bar ≥ {part['bar']}: {verdict(part)}"
-        date = part["machine"]["date"]
+        date = measured(part)
         lines += [f"{group.capitalize()} runs, {date}: {what[group]} in {bar}.", "", *table(heads, rows), ""]
         lines += [*(f"* {run['name']}: `{' '.join(run['words'])}`" for run in part["runs"]), ""]
     return lines[:-1]
