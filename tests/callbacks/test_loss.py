@@ -124,7 +124,7 @@ def test_adam_alone_hardly_sees_a_weight():
 
 @pytest.mark.parametrize("weight", ["half", float("nan")])
 def test_weights_are_numbers(weight):
-    with pytest.raises(ConfigError, match="loss_weight: wanted a finite number"):
+    with pytest.raises(ConfigError, match="loss_weight: wanted a number"):
         Plain(Line(), sgd, loss_weight=weight)
 
 
@@ -396,3 +396,9 @@ def test_errors_of_an_earlier_update_are_dropped():
     for number in range(3):
         loss.backward(torch.ones(2))
         assert (loss.elements is not None) == (number == 1)
+
+
+@pytest.mark.parametrize("limit", [-1, 0, "much", [1.0]])
+def test_a_limit_of_gradients_is_a_number_above_0_or_null(limit):
+    with pytest.raises(ConfigError, match="max_grad_norm: wanted a number above 0"):
+        Plain(Line(), sgd, max_grad_norm=limit)

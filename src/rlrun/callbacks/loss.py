@@ -4,7 +4,6 @@ Metrics use the gradients and optimizer states of the newest update. Reading the
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import isfinite
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +14,7 @@ from rlrun import ops
 from rlrun.compile.calls import NoGrad
 from rlrun.compile.fused_adam import Stepper
 from rlrun.compile.several import kinds_of
-from rlrun.core.errors import ConfigError, DataError, WiringError, require_one_of
+from rlrun.core.errors import ConfigError, DataError, WiringError, require_number, require_one_of
 from rlrun.core.schedules import Schedule
 from rlrun.nn.ensemble import Ensemble, StackedLinear
 from rlrun.nn.optimizers import load_optimizer, optimizer_state, require_recipe
@@ -108,7 +107,8 @@ class LossCallback(Callback):
         schedule: Schedule | None = None,
         data_group: str = "default",
     ) -> None:
-        require_weight("loss_weight", loss_weight)
+        require_number("loss_weight", loss_weight)
+        require_bound("max_grad_norm", max_grad_norm)
         if optimizer is not None:
             require_recipe(optimizer)
         self.network, self.scale = network, loss_weight
@@ -363,12 +363,6 @@ def _check_schedule(schedule: Schedule | None) -> None:
             "schedule: wanted a function of the number of updates, as rlrun.core.schedules has them (Linear, Step, …); "
             f"schedulers of torch.optim step an optimizer by themselves: {error}"
         ) from error
-
-
-def require_weight(name: str, weight: Any) -> None:
-    """Refuse a weight that is no finite number, with a ConfigError."""
-    if not isinstance(weight, int | float) or not isfinite(weight):
-        raise ConfigError(f"{name}: wanted a finite number, got {weight!r}")
 
 
 def require_bound(name: str, bound: float | None) -> None:

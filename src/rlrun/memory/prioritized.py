@@ -65,9 +65,10 @@ class Prioritized(Seeded, Sampler):
         feedback: Literal["update", "burst"] = "update",
         seed: int = 0,
     ) -> None:
-        self.alpha = as_schedule(alpha)
-        if wrong := [power for pick in (0, HORIZON) if not 0 <= (power := self.alpha(pick)) <= 4]:
-            raise ConfigError(f"memory.sampler: Prioritized.alpha must be between 0 and 4, not {wrong[0]}")
+        self.alpha, self.beta = as_schedule(alpha), as_schedule(beta)
+        for name, power, most in (("alpha", self.alpha, 4), ("beta", self.beta, 1)):
+            if wrong := [value for pick in (0, HORIZON) if not 0 <= (value := power(pick)) <= most]:
+                raise ConfigError(f"memory.sampler: Prioritized.{name} must be between 0 and {most}, not {wrong[0]}")
         if not 0 < epsilon < 1:
             raise ConfigError(f"memory.sampler: Prioritized.epsilon must be above 0 and below 1, not {epsilon}")
         if mix is not None and not 0 <= mix <= 1:
@@ -75,7 +76,6 @@ class Prioritized(Seeded, Sampler):
         require_one_of("memory.sampler: Prioritized.feedback", feedback, ("update", "burst"))
         super().__init__(seed)
         self.by_burst = feedback == "burst"
-        self.beta = as_schedule(beta)
         self.normalize_weights = normalize_weights
         self.epsilon = epsilon
         self.mix = mix

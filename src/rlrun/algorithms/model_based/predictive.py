@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, LossResult, require_distance, require_weight
-from rlrun.core.errors import ConfigError, did_you_mean, require_at_least
+from rlrun.callbacks.loss import LossCallback, LossResult, require_distance
+from rlrun.core.errors import ConfigError, did_you_mean, require_at_least, require_number
 from rlrun.core.spaces import Composite, Space, Spaces, without_mask
 from rlrun.core.typing import Batch, Tree
 from rlrun.nn.dynamics import Coded, Imagined
@@ -76,7 +76,7 @@ class FieldDecoder(nn.Module):
     ) -> None:
         super().__init__()
         require_distance(distance, None)
-        require_weight("weight", weight)
+        require_number("weight", weight)
         self.field, self.weight, self.normalize, self.each = field, weight, normalize, each
         self.distance = distance or partial(F.smooth_l1_loss, reduction="none")
         self.space = _space(spaces, field)
