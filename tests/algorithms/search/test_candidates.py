@@ -133,9 +133,9 @@ def test_likeliest_choices_share_their_probability():
         (Discrete(4), {"count": 3}, True, 3, [3, 1]),
         (Discrete(4), {"count": 9}, True, 9, [9, 1]),
         (Discrete(4), {"count": 9, "likeliest": True}, True, 4, [4, 1]),
-        (multi(5, 6, 7), {}, True, 20, [20, 3]),
+        (multi(5, 6, 7), {}, True, 16, [16, 3]),
         (box(2, 2), {"count": 5, "temperature": 2.0}, True, 5, [5, 4]),
-        (MIXED, {}, True, 20, [20, 7]),
+        (MIXED, {}, True, 16, [16, 7]),
     ],
 )
 def test_the_space_says_how_many_actions_a_node_has(action, options, drawn, actions, shape):

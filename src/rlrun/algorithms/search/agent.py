@@ -22,7 +22,7 @@ from rlrun.compile.calls import NoGrad
 from rlrun.core.errors import ConfigError, SpaceError, is_number, shown
 from rlrun.core.generators import Seeded
 from rlrun.core.schedules import Schedule
-from rlrun.core.spaces import Space, Spaces, describe, map_tree, row_count
+from rlrun.core.spaces import Space, Spaces, describe, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.nn import ActionCodec
 
@@ -190,7 +190,7 @@ class SearchAgent(Seeded, PolicyAgent):
 class RandomSearches(RandomAgent):
     """Act at random, with what a search finds that knows nothing: all actions are alike, and the value is 0.
 
-    Candidates are random actions, too; the first one is taken.
+    Where actions are drawn from a policy, such a search teaches it nothing: candidates and probabilities are 0.
     """
 
     outputs: tuple[str, ...]
@@ -201,19 +201,15 @@ class RandomSearches(RandomAgent):
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         count, codec = row_count(observation), self.candidates.codec
-        allowed = np.ones((count, self.candidates.actions), np.float32)
-        found = {VALUE: np.zeros(count, np.float32)}
+        response = super().__call__(observation, state, explore=explore)
+        response[VALUE] = np.zeros(count, np.float32)
         if self.candidates.drawn:
-            each = map_tree(lambda part: part.repeat(self.candidates.actions, 0), observation)
-            rows = codec.rows(to_tensors(super().__call__(each, state, explore=explore)["action"]))
-            candidates = rows.reshape(count, *allowed.shape[1:], -1)
-            found[CANDIDATES] = to_arrays(candidates)
-            response = {"action": to_arrays(codec.from_rows(candidates[:, 0]))}
-        else:
-            if codec.masked:
-                allowed[:] = to_arrays(codec.allowed(to_tensors(observation)))
-            response = super().__call__(observation, state, explore=explore)
-        return {**response, POLICY: shares(allowed), **found}
+            blank = np.zeros((count, self.candidates.actions, self.candidates.width), np.float32)
+            return {**response, POLICY: blank[..., 0], CANDIDATES: blank}
+        allowed = np.ones((count, self.candidates.actions), np.float32)
+        if codec.masked:
+            allowed[:] = to_arrays(codec.allowed(to_tensors(observation)))
+        return {**response, POLICY: shares(allowed)}
 
 
 def _columns(candidates: Candidates) -> tuple[str, ...]:

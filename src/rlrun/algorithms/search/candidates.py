@@ -7,8 +7,11 @@ is one with K actions. The state of a model carries them, and its nodes have the
 search's probabilities of the root's candidates: -Σ_k p_k log π(a_k).
 
 An action is a row of its numbers and choices, as `ActionCodec.rows` returns it. Draws are a function of the node's
-seed, so no tree depends on others.
+seed, so no tree depends on others. Evaluations look at the same quantiles of every root's policy, in a Latin hypercube:
+K of each dimension, symmetric around its median.
 """
+
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,9 +22,8 @@ from rlrun.core.errors import ConfigError, require_number, require_whole
 from rlrun.core.typing import Array
 from rlrun.env.simulator import mixed, uniform
 from rlrun.nn.actions import ActionCodec, ActionHead, Heads, forbidden
-from rlrun.ops.distributions import gumbel_like, normal_like
 
-COUNT = 20  # candidates of actions that are more than one choice, as in the paper's tasks of control
+COUNT = 16  # candidates of actions that are more than one choice: as many as Gumbel's first round considers
 
 
 class Candidates:
@@ -29,7 +31,7 @@ class Candidates:
 
     Args:
         codec: of actions.
-        count: K, the actions of a node; None = all of one choice, 20 otherwise.
+        count: K, the actions of a node; None = all of one choice, 16 otherwise.
         likeliest: of one choice, the K likeliest actions in place of draws.
         temperature: τ of draws; above 1 they spread further than the policy.
 
@@ -67,16 +69,17 @@ class Candidates:
         self.width = codec.continuous + len(codec.branches)
         self.shape: list[int] | int = [self.actions, self.width] if self.drawn else 0
 
-    def __call__(self, head: ActionHead, heads: Heads, seeds: Array) -> tuple[Array, Array]:
+    def __call__(self, head: ActionHead, heads: Heads, seeds: Array, *, balanced: bool = False) -> tuple[Array, Array]:
         """Return the candidates of n policies as rows [n, K, W], and the logits of their prior [n, K].
 
         heads: of the policies, tensors [n, …].
         seeds: of draws [n] uint64.
+        balanced: quantiles take the place of draws.
         """
         if self.likeliest:
             rows, logits = likeliest_candidates(head, heads, self.actions)
         else:
-            rows, logits = drawn_candidates(head, heads, self.actions, seeds, self.temperature)
+            rows, logits = drawn_candidates(head, heads, self.actions, seeds, self.temperature, balanced=balanced)
         return to_arrays(rows), to_arrays(logits)
 
 
@@ -87,7 +90,13 @@ def is_single(codec: ActionCodec) -> bool:
 
 @torch.no_grad()
 def drawn_candidates(
-    head: ActionHead, heads: Heads, count: int, seeds: Array | None = None, temperature: float = 1.0
+    head: ActionHead,
+    heads: Heads,
+    count: int,
+    seeds: Array | None = None,
+    temperature: float = 1.0,
+    *,
+    balanced: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Draw K actions of any space for each of n policies.
 
@@ -95,6 +104,7 @@ def drawn_candidates(
     count: K.
     seeds: [n] uint64; the draws of a policy are a function of its seed. None: torch's generator draws.
     temperature: τ of the proposals; above 1 they spread further than the policy.
+    balanced: the same quantiles for all policies, in place of draws.
 
     Returns:
         The actions as rows [n, K, W], and the logits of their prior [n, K]. Where all actions are choices, the same
@@ -102,13 +112,14 @@ def drawn_candidates(
     """
     policy = repeated(heads, count)
     proposal = policy if temperature == 1.0 else repeated(_flattened(head, heads, temperature), count)
+    shares = _quantiles if balanced else partial(_uniform, seeds)
     mean, log_std, choices = proposal
     parts = []
     if mean is not None and log_std is not None:
-        noise = normal_like(mean) if seeds is None else torch.special.ndtri(_uniform(seeds, 0, mean)).to(mean)
+        noise = torch.special.ndtri(shares(0, mean)).to(mean)
         parts.append(head.distribution.action(mean, log_std, noise))
     if choices is not None:
-        gumbel = gumbel_like(choices) if seeds is None else -(-_uniform(seeds, 1, choices).log()).log()
+        gumbel = -(-shares(1, choices).log()).log()
         parts.append(head.codec.best(choices + gumbel.to(choices)).float())
     rows = torch.cat(parts, -1)
     logits = rows.new_zeros(rows.shape[:-1])
@@ -150,8 +161,17 @@ def repeated(heads: Heads, count: int) -> Heads:
     return Heads(*parts)
 
 
-def _uniform(seeds: Array, part: int, like: Tensor) -> Tensor:
+def _quantiles(part: int, like: Tensor) -> Tensor:
+    """Return K numbers from 0 to 1 at equal distances, in another order of each dimension, like a tensor [n, K, W]."""
+    rng = np.random.default_rng(part)
+    orders = np.stack([rng.permutation(like.shape[-2]) for _ in range(like.shape[-1])], 1)
+    return torch.from_numpy((orders + 0.5) / len(orders)).expand(like.shape)
+
+
+def _uniform(seeds: Array | None, part: int, like: Tensor) -> Tensor:
     """Return random numbers between 0 and 1 in the shape of a tensor [n, …], of a part of the actions."""
+    if seeds is None:
+        return torch.rand(like.shape, dtype=torch.float64).clamp(min=2.0**-54)
     draws = uniform(mixed(seeds, part)[:, None], np.arange(like[0].numel()))
     return torch.from_numpy(np.maximum(draws, 2.0**-54)).reshape(like.shape)
 

@@ -64,7 +64,7 @@ class LearnedModel(SearchModel):
     def node(self, observation: Tree, rng: np.random.Generator | None = None) -> Node:
         """Return the nodes of observations [N, …], trees of tensors, as networks read them.
 
-        rng: draws the seeds of candidates; None = all seeds are 0.
+        rng: draws the seeds of candidates; None = roots have balanced candidates, and all seeds are 0.
         """
         codec = self.network.codec
         with NoGrad():
@@ -77,7 +77,7 @@ class LearnedModel(SearchModel):
             else:
                 zeros = np.zeros(count, np.uint64)
                 seeds = zeros if rng is None else rng.integers(1 << 63, size=count, dtype=np.uint64)
-                node = self._node(latent, seeds, observation)
+                node = self._node(latent, seeds, observation, balanced=rng is None)
         node = node._replace(discount=np.full(count, self.factor))  # a root is not over, even where that is predicted
         if self.period is None:
             return node
@@ -101,7 +101,9 @@ class LearnedModel(SearchModel):
         reward = node.reward - np.where(again, 0.0, state["sum"])
         return node._replace(reward=reward, state=_with(node.state, sum=node.reward, step=step))
 
-    def _node(self, latent: Tensor, seeds: Array | None = None, observation: Tree = None) -> Node:
+    def _node(
+        self, latent: Tensor, seeds: Array | None = None, observation: Tree = None, *, balanced: bool = False
+    ) -> Node:
         predicted = self.network.decoded(latent)
         value = to_arrays(predicted.value)
         discount = np.full(len(latent), self.factor)
@@ -114,7 +116,7 @@ class LearnedModel(SearchModel):
         if self.candidates is None or seeds is None:
             return Node(to_arrays(latent), to_arrays(predicted.policy), value, paid, discount)
         heads = self.network.head(predicted.policy, observation)
-        rows, logits = self.candidates(self.network.head, heads, seeds)
+        rows, logits = self.candidates(self.network.head, heads, seeds, balanced=balanced)
         state = {"latent": to_arrays(latent), "candidates": rows, "seed": seeds}
         return Node(state, logits, value, paid, discount)
 
