@@ -7,11 +7,13 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
 from rlrun.config.build import Builder
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, SpaceError
+from rlrun.nn import MLP
 
 HERE, TEXT = __name__, "text"
 
@@ -279,6 +281,13 @@ def test_a_callback_reads_other_names():
             Builder({"callbacks": {"x": wrong}}).get("callbacks.x")
 
 
+class Wider(MLP):
+    """A class of a user's, which takes more than ours."""
+
+    def __init__(self, inputs: int, outputs: int, *, hidden: int):
+        super().__init__(inputs, outputs, hidden=[hidden])
+
+
 def mlp(**arguments: Any) -> dict[str, Any]:
     return {"_target_": "rlrun.nn.MLP", "inputs": 3, "outputs": 2, **arguments}
 
@@ -311,3 +320,20 @@ def test_values_of_the_kinds_of_our_class_are_taken():
     recipe = build({"a": mlp(_partial_=True, activation={"_target_": "torch.nn.ReLU", "_partial_": True})}, "a")
     assert recipe.keywords["outputs"] == 2
     assert build({"a": {"_target_": f"{HERE}.fail", "_partial_": True, "kind": None, "batch": "x"}}, "a")  # not ours
+    assert build({"a": mlp(inputs=1e1)}, "a")[0].in_features == 10
+    assert build({"a": mlp(inputs=np.int64(4))}, "a")[0].in_features == 4
+    assert build({"a": {"_target_": f"{HERE}.Wider", "inputs": 3, "outputs": 2, "hidden": 4}}, "a")[0].out_features == 4
+
+
+def test_a_text_of_the_environment_is_read_as_its_argument_wants_it(monkeypatch):
+    monkeypatch.setenv("WIDTH", "12")
+    assert build({"a": mlp(inputs="${oc.env:WIDTH}", output_gain="${oc.env:WIDTH}")}, "a")[0].in_features == 12
+    monkeypatch.setenv("WIDTH", "wide")
+    with pytest.raises(ConfigError, match=r"^a.inputs: wanted a whole number, got 'wide'"):
+        build({"a": mlp(inputs="${oc.env:WIDTH}")}, "a")
+
+
+def test_a_link_between_two_numbers_names_both():
+    config = {"one": 2.5, "two": "${one}", "a": mlp(inputs="${two}")}
+    with pytest.raises(ConfigError, match=r"^one: wanted a whole number, got 2.5; two reads it"):
+        build(config, "a")

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -88,17 +89,17 @@ def hints_of(target: Any) -> Mapping[str, frozenset[Any]]:
     if inspect.isclass(target):
         functions = [vars(kind)["__init__"] for kind in reversed(target.__mro__) if "__init__" in vars(kind)]
     hints: dict[str, frozenset[Any]] = {}
-    for function in functions:
-        if not hasattr(function, "__module__") or not replaced.is_ours(function):
+    for function in (entry for entry in functions if inspect.isfunction(entry)):
+        for name in inspect.signature(function).parameters:
+            hints.pop(name, None)
+        if not replaced.is_ours(function):
             continue
         try:
             annotations = typing.get_type_hints(function)
         except (NameError, TypeError):  # of names that only a type checker imports
             continue
-        for name, annotation in annotations.items():
-            hints.pop(name, None)
-            if (kinds := frozenset(_kinds(annotation))) <= {*KINDS}:
-                hints[name] = kinds
+        kinds = {name: frozenset(_kinds(annotation)) for name, annotation in annotations.items()}
+        hints |= {name: some for name, some in kinds.items() if some <= {*KINDS}}
     return hints
 
 
@@ -110,22 +111,24 @@ def _kinds(annotation: Any) -> Iterable[Any]:
     return [ALIAS.get(bare, bare)]
 
 
-def check_value(place: str, value: Any, kinds: Collection[Any]) -> None:
-    """Refuse a value of a config that is of none of these kinds. Other objects are not looked at.
+def fitted(value: Any, kinds: Collection[Any]) -> Any:
+    """Return a value of a config as one of these kinds: 1e3 as a whole number. Other objects stay as they are.
 
     Where a part is wanted, only null is refused here: who calls the part says what it is.
 
     Raises:
-        ConfigError: naming the kinds.
+        ConfigError: it is of none of these kinds.
     """
     if value is None:
         fits = type(None) in kinds
     elif Callable in kinds:
-        return
+        return value
     elif isinstance(value, bool):
         fits = bool in kinds
     elif is_number(value):
-        fits = float in kinds or (int in kinds and isinstance(value, int))
+        if float not in kinds and int in kinds and math.isfinite(value) and value == int(value):
+            return int(value)
+        fits = float in kinds
     elif isinstance(value, str):
         fits = str in kinds
     elif isinstance(value, dict):
@@ -133,7 +136,8 @@ def check_value(place: str, value: Any, kinds: Collection[Any]) -> None:
     elif isinstance(value, list):
         fits = Sequence in kinds or Collection in kinds
     else:
-        return
+        return value
     if not fits:
         wanted = " or ".join(text for kind, text in KINDS.items() if kind in kinds)
-        raise ConfigError(f"{place}: wanted {wanted}, got {shown(value)}")
+        raise ConfigError(f"wanted {wanted}, got {shown(value)}")
+    return value

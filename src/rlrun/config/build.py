@@ -14,12 +14,13 @@ import json
 import pickle
 import pkgutil
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from rlrun.config import plugins, reading, replaced
-from rlrun.config.arguments import check_arguments, check_value, hints_of, parameters
+from rlrun.config.arguments import check_arguments, fitted, hints_of, parameters
+from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import Location, Path, children, dotted, locate, mentions, plain, split, substitute
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 
@@ -114,7 +115,7 @@ class Builder:
         named = {name: self._argument(path, node, name) for name in names} | offered
         for name, kinds in hints_of(target).items():
             if name in names:
-                check_value(self._place((*path, name)), named[name], kinds)
+                named[name] = self._fitted((*path, name), named[name], kinds)
         if partial:
             return functools.partial(target, *positional, **named)
         try:
@@ -142,10 +143,19 @@ class Builder:
                 raise BuildError(f"{place}.{unknown[1]}: {text} takes no argument '{unknown[1]}'{near}") from error
             raise BuildError(f"{place}: {text}: {explain(error)}") from error
 
-    def _place(self, path: Path) -> str:
-        """Return the key that holds a value, to which links lead."""
+    def _fitted(self, path: Path, value: Any, kinds: Collection[Any]) -> Any:
+        """Return an argument as one of the kinds that its class takes.
+
+        Raises: ConfigError that names the key which holds it, to which links lead.
+        """
         place = locate(self.tree, path)
-        return dotted(path if place.beyond else place.path)
+        if isinstance(value, str) and str not in kinds and "${" in str(place.node):  # as ${oc.env:NUMBER} gives it
+            value = parse_yaml(f"value: {value}", dotted(path))["value"]
+        try:
+            return fitted(value, kinds)
+        except ConfigError as error:
+            reader = f"; {dotted(place.links[-1])} reads it" if len(place.links) > 1 else ""
+            raise ConfigError(f"{dotted(path if place.beyond else place.path)}: {error}{reader}") from error
 
     def _recipe(self, path: Path, target: Any) -> "Recipe":
         """Return what builds a part once more; what its node links to elsewhere stays the same object."""

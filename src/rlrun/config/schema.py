@@ -237,6 +237,8 @@ KINDS: dict[str, Kind] = {
     "algorithm.lr": number(0, above=True),
     "algorithm.batch_size": whole(1),
     "algorithm.hidden": list_of("a list of whole numbers from 1", whole(1), or_one=True),
+    "encoder.images.padding": either(whole(), list_of("a list of whole numbers from 0", whole())),
+    "encoder.signals.padding": either(whole(), list_of("a list of whole numbers from 0", whole())),
     "algorithm.ensemble": whole(1),
     "algorithm.n_step": whole(1),
     "algorithm.tau": number(0, 1),

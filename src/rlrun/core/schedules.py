@@ -19,7 +19,7 @@ def as_schedule(value: float | Schedule) -> Schedule:
     return value if callable(value) else Constant(float(value))
 
 
-def _fraction(step: int, begin: int, steps: int) -> float:
+def _fraction(step: float, begin: float, steps: float) -> float:
     """How far `step` is on the way from `begin` to `begin + steps`, within [0, 1]."""
     if steps <= 0:
         return float(step >= begin)
@@ -68,8 +68,8 @@ class Linear:
 
     first: float
     last: float
-    steps: int | None
-    begin: int = 0
+    steps: float | None
+    begin: float = 0
     hold: float = 0.0
 
     def __call__(self, step: int) -> float:
@@ -89,8 +89,8 @@ class Exponential:
 
     first: float
     last: float
-    steps: int
-    begin: int = 0
+    steps: float
+    begin: float = 0
 
     def __post_init__(self) -> None:
         if self.first * self.last <= 0.0:
@@ -108,9 +108,9 @@ class Staircase:
 
     first: float
     last: float
-    steps: int
-    every: int
-    begin: int = 0
+    steps: float
+    every: float
+    begin: float = 0
 
     def __call__(self, step: int) -> float:
         stair = self.begin + (step - self.begin) // self.every * self.every
@@ -126,7 +126,7 @@ class Step:
     """
 
     values: Sequence[float]
-    at: Sequence[int]
+    at: Sequence[float]
 
     def __post_init__(self) -> None:
         if len(self.values) != len(self.at) + 1 or list(self.at) != sorted(self.at):
@@ -148,13 +148,13 @@ class Cyclic:
 
     low: float
     high: float
-    half_period: int
+    half_period: float
     shrink: float = 1.0
 
     def __call__(self, step: int) -> float:
         cycle, within = divmod(step, 2 * self.half_period)
         height = 1.0 - abs(within / self.half_period - 1.0)
-        return self.low + (self.high - self.low) * height * self.shrink**cycle
+        return self.low + (self.high - self.low) * height * float(self.shrink**cycle)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class CosineAnnealing:
 
     first: float
     last: float
-    steps: int
+    steps: float
     restart: bool = False
 
     def __call__(self, step: int) -> float:

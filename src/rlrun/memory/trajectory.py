@@ -41,7 +41,7 @@ class Trajectory(Seeded):
         td_steps: rewards of a return, and of others that are taken of some rows; -1 = all of an episode.
         random_beyond: actions behind `end` are those of other rows of the batch; otherwise the last one is repeated.
         seed: of these.
-        compared, fresh, searched: whether these observations are asked for; numbers above 0 count as yes.
+        compared, fresh, searched: whether these observations are asked for; weights and shares above 0 count as yes.
         candidates: whether searches had candidates.
         value, policy: columns of what the search found; None = nothing was searched, and zeros stand there.
         actions: A, where there is no such column.
@@ -59,9 +59,9 @@ class Trajectory(Seeded):
         *,
         steps: int,
         td_steps: int | Sequence[int],
-        compared: bool | float = False,
-        fresh: bool | float = False,
-        searched: bool | float = False,
+        compared: float = 0.0,
+        fresh: bool = False,
+        searched: float = 0.0,
         random_beyond: bool = False,
         seed: int = 0,
         candidates: bool = False,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.compile.calls import part_of
-from rlrun.core.errors import SpaceError, require_number, require_one_of
+from rlrun.core.errors import SpaceError, require_number, require_one_of, require_whole
 from rlrun.core.spaces import ACTION_MASK, Box, Discrete, Space, Spaces, describe, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
 from rlrun.nn.mlp import orthogonal_
@@ -44,6 +44,7 @@ class ActionCodec:
     """
 
     def __init__(self, spaces: Spaces | Space, *, joint_limit: int = 64) -> None:
+        require_whole("joint_limit", joint_limit, 0)
         self.space = spaces.action if isinstance(spaces, Spaces) else spaces
         self.named = [*leaves(self.space)]
         self.parts = [leaf for _, leaf in self.named]

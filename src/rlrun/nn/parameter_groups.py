@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rlrun.compile.several import Several
-from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean, require_number
 from rlrun.nn.optimizers import build_optimizer, require_recipe
 
 CHOICE = ("modules", "names", "exclude")
@@ -119,6 +119,8 @@ def retuned(
         ConfigError: there is no other one.
     """
     require_recipe(optimizer)
+    if "lr" in settings:
+        require_number("lr", settings["lr"], above=0)
     recipe = partial(optimizer, **{**(differences or {}), **settings})
     if not fused:
         recipe.keywords.pop("fused", None)
