@@ -69,7 +69,14 @@ def play(
     unset_headless()
     with _policy(run, checkpoint, overrides, trust=trust, stochastic=stochastic) as policy:
         agent = policy.agent if tree is None else Pictured(policy.agent, tree)
-        mode = _mode(policy.env, text=text or person)
+        try:
+            mode = _mode(policy.env, text=text or person)
+        except RequestError as error:
+            if tree is None or person:
+                raise
+            report = evaluate(policy.env, agent, episodes=1, seed=seed, max_steps=1, wrappers=policy.wrappers)
+            say(f"{tree}: a picture of the first search; {str(error).partition(';')[0].removeprefix('play: ')}")
+            return report
         fps = fps or fps_of(policy.env)
         look = lines_of if mode == "ansi" else lambda env: None  # the reset opens a window
         how = "as text" if mode == "ansi" else "in a window"

@@ -104,6 +104,12 @@ def arrange(
     if on_policy and any(_tier(adaptor) == PAST for adaptor in arranged):
         way_out = "leave algorithm.recurrent, encoder=recurrent or +with=on_policy away"
         raise ConfigError(f"memory.adaptors: recurrent networks of this algorithm learn from replay alone; {way_out}")
+    relabels = any(_tier(adaptor) == RELABEL for adaptor in arranged)
+    if relabels and any(getattr(adaptor, "of_searches", False) for adaptor in arranged):
+        raise ConfigError(
+            "memory.adaptors: stored searches were for the goal of their step, and another goal takes its place; leave "
+            "+with=hindsight out, or learn by algorithm=dqn, algorithm=sac"
+        )
     weighing = [adaptor for adaptor in arranged if _tier(adaptor) == WEIGHTS]
     if rewards and not weighing:
         raise ConfigError(

@@ -78,6 +78,7 @@ class Trajectory(Seeded):
         for other in lengths[1:]:
             require_whole("algorithm.reanalyze.td_steps", other, 1)
         self.steps, self.value, self.policy = steps, value, policy
+        self.of_searches = policy is not None
         self.compared, self.fresh, self.searched = map(bool, (compared, fresh, searched))
         self.first, self.td_steps = lengths[0], -1 if -1 in lengths else max(lengths)
         self.candidates, self.actions = ("search_candidates",) if candidates else (), actions

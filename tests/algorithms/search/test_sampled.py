@@ -14,8 +14,10 @@ import rlrun
 from rlrun.algorithms.search import Candidates, Gumbel, LearnedModel, Puct, SearchAgent
 from rlrun.algorithms.search.muzero import MuZeroLoss, SearchTargets, Targets, losses, targets
 from rlrun.collect.agents import to_arrays, to_tensors
+from rlrun.commands.check import check
+from rlrun.commands.play import play
 from rlrun.config import compose
-from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, RlrunError, SpaceError
 from rlrun.core.spaces import ACTION_MASK, Composite, Discrete, Spaces, leaves_of
 from rlrun.env.toys import Toy
 from rlrun.memory import Table, Trajectory
@@ -294,3 +296,21 @@ def test_the_best_number_is_found(gumbel, tmp_path):
 def test_a_run_over_candidates_is_resumed_exactly(words, tmp_path):
     composed = compose(["algorithm=muzero", "preset=null", *words])
     assert_exact(shrink(composed, {**RESUMED, "num_envs": 3}), tmp_path, at=AT)
+
+
+def test_a_picture_needs_no_environment_that_can_be_shown(tmp_path):
+    small = ("algorithm.hidden=[8]", "algorithm.latent=4", "algorithm.search.simulations=4", "algorithm.batch_size=4")
+    budget = ("preset=null", "num_envs=1", "algorithm.warmup_steps=10", "stop.updates=1", "evaluation.every=0")
+    run = rlrun.train(["algorithm=muzero", "env=mixedaction", *small, *budget], run_dir=tmp_path / "run").run_dir
+    said = []
+    play(run, tree=tmp_path / "tree.svg", say=said.append)
+    assert "4 visits" not in (text := (tmp_path / "tree.svg").read_text())
+    assert "5 visits" in text
+    assert said[0].endswith("renders no text (ansi) and no window (human)")
+    with pytest.raises(RlrunError, match="nowhere"):
+        play(run, tree=tmp_path / "nowhere" / "tree.svg")
+
+
+def test_searches_are_for_the_goal_of_their_step():
+    with pytest.raises(RlrunError, match="stored searches were for the goal of their step"):
+        check(["algorithm=muzero", "env=bitflip", "+with=hindsight"])

@@ -12,7 +12,7 @@ from rlrun.algorithms.search.tree import SearchTrees
 from rlrun.collect.agents import Agent, Response
 from rlrun.core.errors import RequestError
 from rlrun.core.typing import Tree
-from rlrun.runs.files import write_text
+from rlrun.runs.files import require_writable, write_text
 
 LETTER, LINE, PAD = 7.5, 16, 8  # units of a letter, of a line of text, and around a text
 GAP = (14, 34)  # units between boxes, to the right and below
@@ -100,6 +100,7 @@ class Pictured(Agent):
             raise RequestError("--tree: this policy does not search; runs of algorithm=alphazero and muzero do")
         if path.suffix != ".svg":
             raise RequestError(f"--tree {path}: wanted a file that ends in .svg")
+        require_writable(path.parent)
         self.agent, self.policy, self.outputs, self.path = agent, agent.policy, agent.outputs, path
         self._written = False
 
