@@ -188,7 +188,7 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         ),
         ("a2c", (CONSTRAINED, WEIGHED, "algorithm.discount=[0.9,0.5]"), "wanted one number, as one value is learned"),
         ("sac", (*CRITICS, "algorithm.discount=[0.9,0.5,0.1]"), "one for each of 2 rewards"),
-        ("ppo", (*VALUES, "algorithm.discount=[0.9,0.5]"), "return_norm.normalizer.discount: wanted one number"),
+        ("ppo", (*VALUES, "algorithm.discount=[0.9,0.5]"), r"algorithm\.discount: wanted a number, got \[0\.9, 0\.5\]"),
         (
             "sac",
             (CONSTRAINED, "+with=reward_critics"),
