@@ -145,7 +145,8 @@ def test_random_actions_are_allowed():
 
 def forms(algorithm):
     """Return how a small run of an algorithm is begun; IQL learns from its own actions here."""
-    plan = [f"algorithm.plan.{size}" for size in ("horizon=2", "population=4", "elite=2") if "plan" in keys(algorithm)]
+    sizes = ("plan.horizon=2", "plan.population=4", "plan.elite=2", "plan.iterations=1")
+    plan = [f"algorithm.{size}" for size in sizes if "plan" in keys(algorithm)]
     return (f"algorithm={algorithm}", *(ROLLOUT if "horizon" in keys(algorithm) else REPLAY), *plan)
 
 
