@@ -328,7 +328,7 @@ class _Schemas:
 def arguments_of(target: Any) -> tuple[Schema, list[str]]:
     """Return the schema of a target's arguments, empty where it takes any, and the required names."""
     try:
-        entries = parameters(target, heirs=True)
+        entries = parameters(target, subclasses=True)
     except (ValueError, TypeError):  # some classes written in C have none
         return {}, []
     hints: dict[str, Any] = {}

@@ -25,11 +25,11 @@ KINDS: dict[Any, str] = {  # of values that a config can hold
 ALIAS = {dict: Mapping, list: Sequence, tuple: Sequence, set: Collection, frozenset: Collection}
 
 
-def parameters(target: Any, *, heirs: bool = False) -> list[inspect.Parameter]:
-    """Return what a target takes; our own classes hand `**options` on to the class above, and likely their heirs."""
+def parameters(target: Any, *, subclasses: bool = False) -> list[inspect.Parameter]:
+    """Return what a target takes; our own classes hand `**options` on to the class above, as subclasses likely do."""
     params = dict(inspect.signature(target).parameters)
     classes = target.__mro__ if inspect.isclass(target) else (target,)
-    hands_on = any(replaced.is_ours(owner) for owner in (classes if heirs else classes[:1]))
+    hands_on = any(replaced.is_ours(owner) for owner in (classes if subclasses else classes[:1]))
     for above in classes[1:] if hands_on else ():
         options = [name for name, parameter in params.items() if parameter.kind is parameter.VAR_KEYWORD]
         if options and "__init__" in vars(above) and above is not object:

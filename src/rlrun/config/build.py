@@ -139,7 +139,7 @@ class Builder:
                 re.search(r"unexpected keyword argument '(\w+)'", str(error)) if type(error) is TypeError else None
             )
             if unknown is not None and unknown[1] in named:  # a class behind it refuses one of its `**options`
-                near = did_you_mean(unknown[1], replaced.named(parameters(target, heirs=True)))
+                near = did_you_mean(unknown[1], replaced.named(parameters(target, subclasses=True)))
                 raise BuildError(f"{place}.{unknown[1]}: {text} takes no argument '{unknown[1]}'{near}") from error
             raise BuildError(f"{place}: {text}: {explain(error)}") from error
 
@@ -185,7 +185,7 @@ class Builder:
         """
         _, names = self.given(path, node)
         try:
-            params = parameters(target, heirs=True)
+            params = parameters(target, subclasses=True)
         except (ValueError, TypeError):  # some classes written in C have none
             return names, {}
         lists = {name for name in node["_optional_"] if isinstance(locate(self.tree, (*path, name)).node, list)}
@@ -218,7 +218,7 @@ class Builder:
             return part
         _, names = self.given(path, node)
         own = [name for name in names if name in recipe.keywords]
-        known = replaced.taken(parameters(former, heirs=True), names)
+        known = replaced.taken(parameters(former, subclasses=True), names)
         self._leave_out(path, node, [name for name in names if name not in own and name in replaced.VOID], recipe.func)
         void = [name for name in replaced.VOID if name in node["_optional_"] and name not in node.get("_wanted_", ())]
         kept = [name for name in known if name not in void and (name in node["_optional_"] or name not in own)]
@@ -226,7 +226,7 @@ class Builder:
 
     def _leave_out(self, path: Path, node: Mapping[str, Any], names: list[str], target: Any) -> None:
         """Note which packaged keys a user's class does not get, and which it gets in place of its own defaults."""
-        defaults = [entry.name for entry in parameters(target, heirs=True) if entry.default is not entry.empty]
+        defaults = [entry.name for entry in parameters(target, subclasses=True) if entry.default is not entry.empty]
         packaged = ", ".join(name for name in defaults if name in node["_optional_"] and name not in names)
         gets = f"gets the packaged {packaged}" if packaged else ""
         lacks = f"does not take the packaged {', '.join(names)}: left out" if names else ""
@@ -345,7 +345,7 @@ def _wraps(former: Any) -> bool:
 
 def _takes_distance(former: Any) -> bool:
     """Return whether a packaged loss takes a function of values and targets."""
-    return "distance" in replaced.named(parameters(former, heirs=True))
+    return "distance" in replaced.named(parameters(former, subclasses=True))
 
 
 def register_resolvers(tree: Any) -> None:

@@ -75,8 +75,8 @@ class Trajectory(Seeded):
         lengths = [*td_steps] if isinstance(td_steps, Sequence) else [td_steps]
         if lengths[0] != -1 and not (isinstance(lengths[0], int) and lengths[0] >= 1):
             raise ConfigError(f"algorithm.td_steps: wanted a whole number from 1, or -1, got {shown(lengths[0])}")
-        for other in lengths[1:]:
-            require_whole("algorithm.reanalyze.td_steps", other, 1)
+        for length in lengths[1:]:
+            require_whole("algorithm.reanalyze.td_steps", length, 1)
         self.steps, self.value, self.policy = steps, value, policy
         self.of_searches = policy is not None
         self.compared, self.fresh, self.searched = map(bool, (compared, fresh, searched))

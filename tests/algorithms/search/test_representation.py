@@ -204,8 +204,8 @@ def test_nothing_of_a_search_need_be_stored(share):
     batch = stored(trajectory).sample(64)
     search = search_of(gumbel=True, simulations=2)
     options = {"td_steps": td, "reanalyze_td_steps": td, "share": share, "discount": 0.9, "tau": 1.0, "every": 1}
-    made = MuZeroRepresentationTargets(model, search, noise=False, **options)
-    wanted = made.target(batch["trajectory"], batch["later"])[0]["wanted"]
+    provider = MuZeroRepresentationTargets(model, search, noise=False, **options)
+    wanted = provider.target(batch["trajectory"], batch["later"])[0]["wanted"]
     value = model.value(torch.arange(13.0).unsqueeze(-1)).detach()
     for row, first in enumerate(batch["observation"][:, 0].int().tolist()):
         end = 6 if first < 6 else 12

@@ -219,9 +219,9 @@ def test_new_searches_bring_their_own_candidates():
     model = model_of(net)
     trees = search.grow(model, model.node(later[:, : steps + 1].flatten(0, 1)))
     policy = torch.from_numpy(search.policy(trees)).float().reshape(rows, steps + 1, COUNT)
-    found = torch.from_numpy(trees.state["candidates"][trees.roots]).reshape(rows, steps + 1, COUNT, 2)
+    drawn = torch.from_numpy(trees.state["candidates"][trees.roots]).reshape(rows, steps + 1, COUNT, 2)
     torch.testing.assert_close(wanted["policy"][new], policy[new])
-    torch.testing.assert_close(wanted["candidates"][new], found[new])
+    torch.testing.assert_close(wanted["candidates"][new], drawn[new])
     observation = torch.randn(rows, 3)
     loss = MuZeroLoss(net, ADAM).loss(observation, trajectory=trajectory, wanted=wanted, later=later)[0]
     assert torch.isfinite(loss).all()

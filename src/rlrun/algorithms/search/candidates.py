@@ -69,17 +69,16 @@ class Candidates:
         self.width = codec.continuous + len(codec.branches)
         self.shape: list[int] | int = [self.actions, self.width] if self.drawn else 0
 
-    def __call__(self, head: ActionHead, heads: Heads, seeds: Array, *, balanced: bool = False) -> tuple[Array, Array]:
+    def __call__(self, head: ActionHead, heads: Heads, seeds: Array | None) -> tuple[Array, Array]:
         """Return the candidates of n policies as rows [n, K, W], and the logits of their prior [n, K].
 
         heads: of the policies, tensors [n, …].
-        seeds: of draws [n] uint64.
-        balanced: quantiles take the place of draws.
+        seeds: of draws [n] uint64; None: quantiles take the place of draws.
         """
         if self.likeliest:
             rows, logits = likeliest_candidates(head, heads, self.actions)
         else:
-            rows, logits = drawn_candidates(head, heads, self.actions, seeds, self.temperature, balanced=balanced)
+            rows, logits = drawn_candidates(head, heads, self.actions, seeds, self.temperature)
         return to_arrays(rows), to_arrays(logits)
 
 
@@ -90,21 +89,14 @@ def is_single(codec: ActionCodec) -> bool:
 
 @torch.no_grad()
 def drawn_candidates(
-    head: ActionHead,
-    heads: Heads,
-    count: int,
-    seeds: Array | None = None,
-    temperature: float = 1.0,
-    *,
-    balanced: bool = False,
+    head: ActionHead, heads: Heads, count: int, seeds: Array | None = None, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Draw K actions of any space for each of n policies.
 
     heads: of the policies, tensors [n, …].
     count: K.
-    seeds: [n] uint64; the draws of a policy are a function of its seed. None: torch's generator draws.
+    seeds: [n] uint64; the draws of a policy are a function of its seed. None: the same quantiles of all policies.
     temperature: τ of the proposals; above 1 they spread further than the policy.
-    balanced: the same quantiles for all policies, in place of draws.
 
     Returns:
         The actions as rows [n, K, W], and the logits of their prior [n, K]. Where all actions are choices, the same
@@ -112,7 +104,7 @@ def drawn_candidates(
     """
     policy = repeated(heads, count)
     proposal = policy if temperature == 1.0 else repeated(_flattened(head, heads, temperature), count)
-    shares = _quantiles if balanced else partial(_uniform, seeds)
+    shares = _quantiles if seeds is None else partial(_uniform, seeds)
     mean, log_std, choices = proposal
     parts = []
     if mean is not None and log_std is not None:
@@ -168,10 +160,8 @@ def _quantiles(part: int, like: Tensor) -> Tensor:
     return torch.from_numpy((orders + 0.5) / len(orders)).expand(like.shape)
 
 
-def _uniform(seeds: Array | None, part: int, like: Tensor) -> Tensor:
+def _uniform(seeds: Array, part: int, like: Tensor) -> Tensor:
     """Return random numbers between 0 and 1 in the shape of a tensor [n, …], of a part of the actions."""
-    if seeds is None:
-        return torch.rand(like.shape, dtype=torch.float64).clamp(min=2.0**-54)
     draws = uniform(mixed(seeds, part)[:, None], np.arange(like[0].numel()))
     return torch.from_numpy(np.maximum(draws, 2.0**-54)).reshape(like.shape)
 

@@ -75,9 +75,8 @@ class LearnedModel(SearchModel):
                 allowed = codec.allowed(observation).cpu().numpy() if codec.masked else True
                 node = node._replace(logits=np.where(allowed, node.logits, -np.inf))
             else:
-                zeros = np.zeros(count, np.uint64)
-                seeds = zeros if rng is None else rng.integers(1 << 63, size=count, dtype=np.uint64)
-                node = self._node(latent, seeds, observation, balanced=rng is None)
+                seeds = None if rng is None else rng.integers(1 << 63, size=count, dtype=np.uint64)
+                node = self._node(latent, seeds, observation)
         node = node._replace(discount=np.full(count, self.factor))  # a root is not over, even where that is predicted
         if self.period is None:
             return node
@@ -101,9 +100,7 @@ class LearnedModel(SearchModel):
         reward = node.reward - np.where(again, 0.0, state["sum"])
         return node._replace(reward=reward, state=_with(node.state, sum=node.reward, step=step))
 
-    def _node(
-        self, latent: Tensor, seeds: Array | None = None, observation: Tree = None, *, balanced: bool = False
-    ) -> Node:
+    def _node(self, latent: Tensor, seeds: Array | None = None, observation: Tree = None) -> Node:
         predicted = self.network.decoded(latent)
         value = to_arrays(predicted.value)
         discount = np.full(len(latent), self.factor)
@@ -113,11 +110,15 @@ class LearnedModel(SearchModel):
             discount[over] = 0.0
             if predicted.reward is None:  # the value of an end is the last reward, for who moves there
                 paid[over] = np.sign(self.factor) * value[over]
-        if self.candidates is None or seeds is None:
+        if self.candidates is None:
             return Node(to_arrays(latent), to_arrays(predicted.policy), value, paid, discount)
         heads = self.network.head(predicted.policy, observation)
-        rows, logits = self.candidates(self.network.head, heads, seeds, balanced=balanced)
-        state = {"latent": to_arrays(latent), "candidates": rows, "seed": seeds}
+        rows, logits = self.candidates(self.network.head, heads, seeds)
+        state = {
+            "latent": to_arrays(latent),
+            "candidates": rows,
+            "seed": np.zeros(len(latent), np.uint64) if seeds is None else seeds,
+        }
         return Node(state, logits, value, paid, discount)
 
 
