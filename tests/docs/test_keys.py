@@ -52,7 +52,7 @@ def packaged():
 @functools.cache
 def arguments(target):
     part = find_target(target, "docs")
-    params = parameters(part, heirs=True)
+    params = parameters(part, subclasses=True)
     hands_on = inspect.isfunction(part) and any(parameter.kind is parameter.VAR_KEYWORD for parameter in params)
     return {parameter.name for parameter in params}, hands_on
 
