@@ -11,6 +11,7 @@ ROW = re.compile(r"^\| (`[^|]+`) \| (.+) \|$", re.MULTILINE)
 PLACES = {**dict.fromkeys(("NAME", "PART", "N", "Q"), r"\w+"), "GROUP": r"[\w.]+"}  # for what a run names itself
 
 
+@cache
 def meaning(metric: str) -> str:
     """Return what is said of a metric; "" where nothing is."""
     return next((said for pattern, said in _rows() if re.fullmatch(pattern, metric)), "")

@@ -1,6 +1,8 @@
 """Every file in conf/ composes and is read completely; tests/resume/test_completeness.py runs them."""
 
 import importlib.util
+import io
+import pickle
 import re
 import shlex
 from pathlib import Path
@@ -147,6 +149,21 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def parsed_once():
+    """Let Hydra parse what each file says once, and not for each of the compositions that it is part of."""
+    parse, known = OmegaConf.load, {}
+
+    def load(file):
+        if (text := file.read()) not in known:
+            known[text] = pickle.dumps(parse(io.StringIO(text)))
+        return pickle.loads(known[text])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OmegaConf, "load", staticmethod(load))
+        yield
+
+
 @pytest.mark.parametrize("file", RUN)
 def test_a_file_composes_and_is_read_completely(file):
     composed = compose(overrides_of(file))
@@ -217,7 +234,7 @@ def test_a_preset_promises_one_measure_within_its_budget(file):
 
 @pytest.mark.parametrize("file", [file for file in EXPERIMENTS if re.match(r"preset/(ppo|ppg|trac)_", file)])
 def test_a_preset_of_ppo_states_the_numbers_that_defaults_of_ppo_may_change(file):
-    preset = OmegaConf.load(CONF / f"{file}.yaml")
+    preset = OmegaConf.create("\n".join(text(file)))
     assert any("override /optimizer" in default for default in preset.defaults)
     keys = ("num_envs", *(f"algorithm.{name}" for name in ("horizon", "epochs", "batch_size", "lr")))
     assert [key for key in keys if OmegaConf.select(preset, key) is None] == []

@@ -172,20 +172,22 @@ def walk(trainer: Any, unknown: list[str] | None = None) -> Leaves:
     """
     views, opaque = _engines()
     views, opaque = {**VIEWS, **views}, (*OPAQUE, *opaque)
+    is_plain, is_opaque = (functools.cache(functools.partial(_is_any, kinds)) for kinds in (PLAIN, opaque))
+    views_of = functools.cache(lambda kind: [view for base, view in views.items() if issubclass(kind, base)])
     leaves: Leaves = {}
     visited: dict[int, Any] = {}  # they stay alive, so that no number is used again
     pending: list[tuple[Any, str]] = [({"trainer": trainer, "process": Generators().state_dict()}, "")]
     while pending:
         value, path = pending.pop()
-        if isinstance(value, PLAIN):  # two NaN are the same
+        if is_plain(type(value)):  # two NaN are the same
             leaves[path] = value if isinstance(value, str | bytes) else f"{type(value).__name__} {value!r}"
             continue
-        if isinstance(value, opaque) or id(value) in visited:
+        if is_opaque(type(value)) or id(value) in visited:
             continue
         if not isinstance(value, tuple):  # Python may keep equal tuples as one object or as several
             visited[id(value)] = value
         leaf, inner, attributes = _leaf(value), _inside(value), _attributes(value)
-        parts = [part for kind, view in views.items() if isinstance(value, kind) for part in _named(view(value))]
+        parts = [part for view in views_of(type(value)) for part in _named(view(value))]
         parts += [*(inner or ()), *_named(attributes)]
         if leaf is not None:
             leaves[path] = leaf
@@ -196,6 +198,10 @@ def walk(trainer: Any, unknown: list[str] | None = None) -> Leaves:
             unknown.append(message)
         pending.extend((part, f"{path}{name}") for name, part in reversed(parts))
     return leaves
+
+
+def _is_any(kinds: tuple[type, ...], kind: type) -> bool:
+    return issubclass(kind, kinds)
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
@@ -282,7 +288,12 @@ def _attributes(value: Any) -> Leaves:
     attributes = {**(own or {}), **slots} | {name: getattr(value, name) for name in getattr(value, "_fields", ())}
     if isinstance(value, torch.optim.Optimizer):
         attributes.pop("state")
-    kinds = type(value).__mro__
-    left_out = {name for kind in kinds for name in vars(kind).get("momentary", ())}
-    left_out |= {name for name in attributes if any((kind.__name__, name) in LEFT_OUT for kind in kinds)}
-    return {name: attributes[name] for name in sorted(attributes.keys() - left_out)}
+    return {name: attributes[name] for name in sorted(attributes.keys() - _left_out(type(value)))}
+
+
+@functools.cache
+def _left_out(kind: type) -> set[str]:
+    """Return the attributes of a class that a resume need not restore."""
+    names = {name for above in kind.__mro__ for name in vars(above).get("momentary", ())}
+    above = {above.__name__ for above in kind.__mro__}
+    return names | {name for owner, name in LEFT_OUT if owner in above}

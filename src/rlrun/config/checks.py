@@ -37,15 +37,16 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     if unnamed and "_replaces_" not in env:
         raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
     require_compatible(composed)
-    _check_completed(composed)
+    setters = origins(config, composed.layers)
+    _check_completed(composed, setters)
     try:
         schema.require_memory(config)
-        for key, value in {**schema.check_kinds(config), **check_likeness(config, composed.layers)}.items():
+        for key, value in {**schema.check_kinds(config), **check_likeness(config, composed.layers, setters)}.items():
             OmegaConf.update(config, key, value, merge=False)
         read = reading.reached(config, roots)
         for key in reading.missing(read):
             raise ConfigError(f"{key}: a value is needed: {key}=…")
-        for key, value in _numbers_of_texts(composed, reading.resolve_texts(config, read)).items():
+        for key, value in _numbers_of_texts(composed, setters, reading.resolve_texts(config, read)).items():
             OmegaConf.update(config, key, value, merge=False)
     except LinkError as error:
         bare = _lacks(config, "loader")
@@ -55,13 +56,13 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
         group = "algorithm" if bare else split(str(error).partition("'${")[2].partition("}")[0])[0]
         if group not in composed.choices and (places.packaged_dir() / group).is_dir():
             raise ConfigError(f"{group}: nothing is chosen: {group}=NAME") from error
-        needing = _needing(composed, origins(config, composed.layers).get(error.place))
+        needing = _needing(composed, setters.get(error.place))
         if not needing:
             raise
         raise ConfigError(f"{error}; {needing}") from error
     except OmegaConfBaseException as error:
         raise ConfigError(one_line(error)) from error
-    _check_unread(composed, read)
+    _check_unread(composed, read, setters)
 
 
 def _lacks(config: Any, key: str) -> bool:
@@ -80,9 +81,8 @@ def require_ours(config: Any, layers: Sequence[Layer]) -> None:
             raise ConfigError(f"{layer.label}: gives no '{lacking[0]}'; {way_out}")
 
 
-def _check_completed(composed: Composed) -> None:
+def _check_completed(composed: Composed, setters: Mapping[Keys, Layer]) -> None:
     """Refuse an addition to a callback or an adaptor that the algorithm lacks."""
-    setters = origins(composed.config, composed.layers)
     for path, layer in setters.items():
         depth = 2 if path[0] == "callbacks" else 3 if path[:2] == ("memory", "adaptors") else len(path)
         lacking = len(path) > depth and (*path[:depth], "_target_") not in setters
@@ -99,12 +99,12 @@ def _needing(composed: Composed, layer: Layer | None) -> str:
     return f"+with={name} needs it, and algorithm={composed.choices.get('algorithm')} lacks it; {name}: {purpose}"
 
 
-def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
+def _check_unread(composed: Composed, read: Mapping[Keys, Any], setters: Mapping[Keys, Layer]) -> None:
     """Refuse an unread key that an override or a user's file set, and an addition of ours of which no key is read.
 
     Another packaged file may hold a number that stays unread once `~callbacks.x` took its reader out.
     """
-    tree, setters = plain(composed.config), origins(composed.config, composed.layers)
+    tree = plain(composed.config)
     for layer in composed.layers:
         own = [path for path, setter in setters.items() if setter is layer]
         if own and not any(path in read for path in own) and (needing := _needing(composed, layer)):
@@ -137,7 +137,7 @@ def _headless(layer: Layer | None, tree: Any) -> str:
     return "; the file has no `# @package _global_` in its first line"
 
 
-def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
+def check_likeness(config: Any, layers: Sequence[Layer], setters: Mapping[Keys, Layer]) -> dict[str, Any]:
     """Compare what overrides set with the values that files have there; return whole numbers written as `1e3`.
 
     Interpolations and parts with a `_target_` are always accepted, and null but in place of true or false. In a
@@ -146,7 +146,7 @@ def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
     Raises: ConfigError if a value is of another type.
     """
     tree, changed = plain(config), {}
-    for path, kind in _kinds_of_overrides(config, layers).items():
+    for path, kind in _kinds_of_overrides(layers, setters).items():
         value = reduce(child, path, tree)
         if (value is None and kind is not TRUTH) or (isinstance(value, str) and ("${" in value or value == "???")):
             continue
@@ -158,12 +158,12 @@ def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
     return changed
 
 
-def _numbers_of_texts(composed: Composed, texts: Mapping[Keys, Any]) -> dict[str, Any]:
+def _numbers_of_texts(composed: Composed, setters: Mapping[Keys, Layer], texts: Mapping[Keys, Any]) -> dict[str, Any]:
     """Return what `${oc.env:SEED}` gives where a key takes no text, read as a YAML file has it.
 
     Raises: ConfigError if it is of another kind.
     """
-    alike, values = _kinds_of_overrides(composed.config, composed.layers), {}
+    alike, values = _kinds_of_overrides(composed.layers, setters), {}
     for path, text in texts.items():
         key = dotted(path)
         kind = KINDS.get(key, alike.get(path))
@@ -175,13 +175,15 @@ def _numbers_of_texts(composed: Composed, texts: Mapping[Keys, Any]) -> dict[str
     return values
 
 
-def _kinds_of_overrides(config: Any, layers: Sequence[Layer]) -> dict[Keys, Kind]:
+def _kinds_of_overrides(layers: Sequence[Layer], setters: Mapping[Keys, Layer]) -> dict[Keys, Kind]:
     """Return the kinds of the values that overrides replace, by those that stand in files."""
+    overridden = [path for path, layer in setters.items() if layer.label == OVERRIDE]
+    if not overridden:
+        return {}
     file_values: dict[Keys, tuple[Any, bool]] = {}
     for layer in layers:
         if layer.label != OVERRIDE:
             file_values.update({path: (value, layer.packaged) for path, value in leaves(layer.content)})
-    overridden = [path for path, layer in origins(config, layers).items() if layer.label == OVERRIDE]
     within = {path[:length] for path in file_values for length in range(len(path))}  # of blocks that files have
     heads = dict.fromkeys(path[:length] for path in overridden for length in range(1, len(path) + 1))
     paths = [path for path in heads if path in file_values and path not in within]

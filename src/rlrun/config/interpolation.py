@@ -20,6 +20,7 @@ _KEYS = re.compile(r"\$\{\s*oc\.dict\.(?:keys|values)\s*:\s*([^\s:{}$,'\"]+)")
 _SELECT = re.compile(r"\$\{\s*oc\.select\s*:\s*([^\s:{}$,'\"]+)")
 _NOW = re.compile(r"\$\{\s*now\s*:\s*([^{}]*)\}")
 _ABSENT: Any = object()
+_MAPPINGS = (dict, Mapping)  # the first one spares a search among abstract classes
 
 
 class Location(NamedTuple):
@@ -66,7 +67,7 @@ def plain(config: Any) -> Any:
 
 def children(node: Any) -> Iterator[tuple[str, Any]]:
     """Yield the entries of a dict or list by key; nothing for a scalar."""
-    if isinstance(node, Mapping):
+    if isinstance(node, _MAPPINGS):
         yield from ((str(key), child) for key, child in node.items())
     elif isinstance(node, list):
         yield from ((str(index), child) for index, child in enumerate(node))
@@ -74,7 +75,7 @@ def children(node: Any) -> Iterator[tuple[str, Any]]:
 
 def child(node: Any, key: str) -> Any:
     """Return one entry of a dict or list, or the absent object."""
-    if isinstance(node, Mapping):
+    if isinstance(node, _MAPPINGS):
         return node[key] if key in node else dict(children(node)).get(key, _ABSENT)
     if isinstance(node, list) and re.fullmatch(r"-?\d+", key) and -len(node) <= int(key) < len(node):
         return node[int(key)]
@@ -125,8 +126,10 @@ def substitute(value: str, here: Path, read: Any) -> str:
 
 def fix_time(config: Any, moment: datetime | None = None) -> None:
     """Replace each `${now:FORMAT}` of a config by the time, so that a resumed run has the same text."""
-    now = moment or datetime.now()
-    for key, value in plain(config).items() if isinstance(plain(config), dict) else enumerate(plain(config)):
+    now, tree = moment or datetime.now(), plain(config)
+    if not any(_NOW.search(value) for _, value in texts(tree) if isinstance(value, str)):
+        return
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
         if isinstance(value, dict | list):
             fix_time(config[key], now)
         elif isinstance(value, str) and _NOW.search(value):
@@ -167,7 +170,7 @@ def locate(tree: Any, path: Path, *, referrer: Path = (), trail: tuple[Path, ...
             break
         next_node = child(node, key)
         if next_node is _ABSENT:
-            if isinstance(node, Mapping) and "_target_" in node:
+            if isinstance(node, _MAPPINGS) and "_target_" in node:
                 return Location(here, node, path[index:], trail)
             if here and referrer and not isinstance(node, Mapping | list):
                 asked = f"{dotted(referrer)} reads '${{{dotted(path)}}}'"
@@ -180,9 +183,25 @@ def locate(tree: Any, path: Path, *, referrer: Path = (), trail: tuple[Path, ...
 
 
 def leaves(node: Any, here: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield every scalar, list and empty dict with its path."""
-    if isinstance(node, Mapping) and node:
-        for key, entry in children(node):
-            yield from leaves(entry, (*here, key))
+    """Return every scalar, list and empty dict with its path."""
+    pairs: list[tuple[Path, Any]] = []
+    _gather(node, here, pairs)
+    return iter(pairs)
+
+
+def texts(node: Any, here: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield what `leaves` returns, and in place of a list its entries."""
+    for path, value in leaves(node, here):
+        if isinstance(value, list):
+            for index, entry in enumerate(value):
+                yield from texts(entry, (*path, str(index)))
+        else:
+            yield path, value
+
+
+def _gather(node: Any, here: Path, pairs: list[tuple[Path, Any]]) -> None:
+    if isinstance(node, _MAPPINGS) and node:
+        for key, entry in node.items():
+            _gather(entry, (*here, str(key)), pairs)
     else:
-        yield here, node
+        pairs.append((here, node))

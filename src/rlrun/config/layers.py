@@ -37,11 +37,54 @@ def layer_of_file(label: str, config_path: str, packaged: bool, content: Any, pa
 
 
 def merged(layers: Iterable[Layer]) -> DictConfig:
-    """Return what files come to in the order of Hydra's list, as `hydra.compose` does in twice the time.
+    """Return what files come to in the order of Hydra's list, as `hydra.compose` does in three times the time.
 
     Raises:
         ConfigError: naming the file that does not fit those before it.
     """
+    layers = [*layers]
+    try:
+        tree = merged_trees([layer.content for layer in layers])
+        config: DictConfig = _merged_by_omegaconf(layers) if tree is None else OmegaConf.create(tree)
+    except OmegaConfBaseException:
+        config = _merged_by_omegaconf(layers)  # which names the file
+    config.pop("hydra", None)
+    OmegaConf.set_struct(config, True)
+    return config
+
+
+def merged_trees(trees: Sequence[Any]) -> dict[str, Any] | None:
+    """Return what OmegaConf comes to when it merges trees of keys; None where it has rules of its own.
+
+    A later value replaces an earlier one, two blocks of keys are merged, and `???` replaces nothing.
+    """
+    result: dict[str, Any] = {}
+    return result if all(type(tree) is dict and _merge(result, tree) for tree in trees) else None
+
+
+def _merge(there: dict[Any, Any], new: dict[Any, Any]) -> bool:
+    for key, value in new.items():
+        if key not in there:
+            there[key] = _copy(value)
+            continue
+        old = there[key]
+        if type(old) is dict and type(value) is dict:
+            if not _merge(old, value):
+                return False
+        elif type(value) in (dict, list) and (
+            (type(old) in (dict, list) and type(old) is not type(value)) or (isinstance(old, str) and "${" in old)
+        ):
+            return False  # an error, or a merge with what an interpolation leads to
+        elif not (isinstance(value, str) and value == "???"):
+            there[key] = _copy(value)
+    return True
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(entry) for key, entry in value.items()} if type(value) is dict else value
+
+
+def _merged_by_omegaconf(layers: Sequence[Layer]) -> DictConfig:
     config = OmegaConf.create()
     with flag_override(config, "no_deepcopy_set_nodes", True):  # nodes of a layer are its own
         for layer in layers:
@@ -51,8 +94,6 @@ def merged(layers: Iterable[Layer]) -> DictConfig:
                 raise ConfigError(
                     f"{layer.label}: {_clash(plain(config), layer.content) or one_line(error)}"
                 ) from error
-    config.pop("hydra", None)
-    OmegaConf.set_struct(config, True)
     return config
 
 

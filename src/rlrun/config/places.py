@@ -93,8 +93,10 @@ def add_to_path(project: Path) -> None:
     place, earlier = str(project), [known for known in _projects if known in sys.path]
     if earlier[:1] == [place] or in_a_run(project):
         return
-    loaded = [(name, getattr(module, "__file__", None)) for name, module in sys.modules.items() if name != "__main__"]
-    for file, other in [(file, other) for _, file in loaded if file for other in earlier if other != place]:
+    others = [known for known in earlier if known != place]
+    modules = list(sys.modules.items()) if others else ()
+    loaded = [getattr(module, "__file__", None) for name, module in modules if name != "__main__"]
+    for file, other in [(file, other) for file in loaded if file for other in others]:
         own = project / os.path.relpath(file, other)
         if Path(file).is_relative_to(other) and own.is_file():
             way_out = "each project needs a process of its own"

@@ -1,6 +1,7 @@
 """Which keys of a config are read, found without building anything."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Container, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -11,12 +12,12 @@ from rlrun.config.interpolation import (
     children,
     dotted,
     is_there,
-    leaves,
     link_of,
     locate,
     mentions,
     plain,
     split,
+    texts,
 )
 from rlrun.config.schema import SETTINGS, known
 from rlrun.core.errors import ConfigError
@@ -131,7 +132,7 @@ def require_own_resolvers(tree: Any, installed: Container[str]) -> None:
     Raises: ConfigError if there is one.
     """
     foreign = own_resolvers - {*(tree.get("resolvers") or {})}
-    for path, text in _texts(tree) if foreign else ():
+    for path, text in texts(tree) if foreign else ():
         names = foreign.intersection(resolvers(text)) if isinstance(text, str) and "${" in text else ()
         for name in (name for name in names if name not in installed):
             way_out = f"resolvers.{name}=my_package.function names its function"
@@ -140,21 +141,14 @@ def require_own_resolvers(tree: Any, installed: Container[str]) -> None:
 
 def used_resolvers(tree: Any) -> set[str]:
     """Return the names of the resolvers in a config, apart from Hydra's and OmegaConf's own."""
-    names = {name for _, text in _texts(tree) if isinstance(text, str) and "${" in text for name in resolvers(text)}
+    names = {name for _, text in texts(tree) if isinstance(text, str) and "${" in text for name in resolvers(text)}
     return {name for name in names if name not in OF_HYDRA and not name.startswith("oc.")}
 
 
-def _texts(node: Any, here: Path = ()) -> Iterator[tuple[Path, Any]]:
-    for path, value in leaves(node, here):
-        if isinstance(value, list):
-            for index, entry in enumerate(value):
-                yield from _texts(entry, (*path, str(index)))
-        else:
-            yield path, value
-
-
-def resolvers(text: str) -> Iterator[str]:
-    """Yield the text between each `${` and its colon; a computed name is yielded as it is written."""
+@functools.lru_cache(4096)
+def resolvers(text: str) -> list[str]:
+    """Return the text between each `${` and its colon; a computed name as it is written."""
+    names = []
     start = text.find("${")
     while start >= 0:
         depth, end = 0, start + 2
@@ -162,5 +156,6 @@ def resolvers(text: str) -> Iterator[str]:
             depth += text.startswith("${", end) - (text[end] == "}")
             end += 1
         if end < len(text) and text[end] == ":":
-            yield text[start + 2 : end].strip()
+            names.append(text[start + 2 : end].strip())
         start = text.find("${", start + 2)
+    return names

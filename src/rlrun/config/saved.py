@@ -1,6 +1,7 @@
 """Print a config, and read the copy that a run keeps."""
 
 import copy
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,12 @@ def _resolved(tree: Any, config: Any, here: tuple[str, ...], node: Any) -> Any:
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
+@functools.lru_cache(8)
+def _tree(text: bytes, place: str) -> dict[str, Any]:
+    """Return what a saved config says; a command asks several times."""
+    return parse_yaml(text.decode(), place)
+
+
 def load(path: str | Path) -> DictConfig:
     """Read a saved config; nothing in it is evaluated or built.
 
@@ -89,9 +96,7 @@ def load(path: str | Path) -> DictConfig:
         ConfigError: it is damaged.
     """
     try:
-        text = read_bytes(Path(path)).decode()
-        tree = parse_yaml(text, str(path))
-        config: DictConfig = OmegaConf.create(tree)
+        config: DictConfig = OmegaConf.create(_tree(read_bytes(Path(path)), str(path)))
         return config
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from error

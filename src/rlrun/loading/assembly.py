@@ -1,10 +1,12 @@
 """What every command that builds parts does first: set up the process, and find what has a state."""
 
+import functools
 import gc
 import inspect
 import os
 import pickle
 import random
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ import gymnasium
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from rlrun.collect import Collector
 from rlrun.config.build import Builder, explain, find_target
@@ -107,7 +109,7 @@ def prepare_process(config: DictConfig) -> str:
         RequestError: the device is not there.
     """
     torch.set_num_threads(int(config.threads))
-    threadpool_limits(int(config.threads), "blas")  # numpy in environments
+    _pools().limit(limits=int(config.threads), user_api="blas")  # numpy in environments
     set_precision(str(config.precision))
     wanted = str(config.device)
     if (own := distributed.local_rank()) and wanted in ("auto", "cuda") and torch.cuda.device_count() > own:
@@ -119,6 +121,16 @@ def prepare_process(config: DictConfig) -> str:
     except (RuntimeError, AssertionError) as error:
         raise RequestError(f"device={wanted}: {str(error).splitlines()[0]}") from None
     return wanted
+
+
+def _pools() -> ThreadpoolController:
+    """Return the libraries with threads of their own; to look for them takes milliseconds, and only imports add any."""
+    return _pools_among(len(sys.modules))
+
+
+@functools.lru_cache(1)
+def _pools_among(modules: int) -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def set_precision(precision: str) -> None:
@@ -160,7 +172,7 @@ def _restored() -> Iterator[None]:
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     states = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    with threadpool_limits(), torch.random.fork_rng(devices):  # without limits: the end restores what was there
+    with _pools().limit(), torch.random.fork_rng(devices):  # without limits: the end restores what was there
         try:
             yield
         finally:

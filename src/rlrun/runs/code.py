@@ -76,8 +76,8 @@ class Code:
 def _modules_of(project: Path) -> Iterator[Path]:
     """Yield the files of a project's own imported modules: not those of packages that are installed within it."""
     library, own = sysconfig.get_path("stdlib"), Path(rlrun.__file__).resolve().parent
-    files = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
-    installed = ("site-packages", "dist-packages", library)
+    files = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    installed = ("site-packages", "dist-packages", library, str(own))  # most modules, of which no path is followed
     for path in (Path(file).resolve() for file in files if not any(part in file for part in installed)):
         if path.is_relative_to(project) and path.is_file() and not path.is_relative_to(own):
             yield path

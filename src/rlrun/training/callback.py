@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from rlrun.training.metrics import MetricStore, as_numbers
 
@@ -17,6 +18,9 @@ EVENTS = (
     "end_cycle",
     "end_training",
 )
+
+
+_signatures: WeakKeyDictionary[Any, Mapping[str, inspect.Parameter]] = WeakKeyDictionary()  # of bound methods
 
 
 class Hook(NamedTuple):
@@ -156,4 +160,9 @@ class Callback:
     @staticmethod
     def hook_of(method: Callable[..., Any], label: str) -> Hook:
         """Describe a bound method as a hook, by its signature."""
-        return Hook(method, dict(inspect.signature(method).parameters), label)
+        function = getattr(method, "__func__", None)
+        if function is None:
+            return Hook(method, dict(inspect.signature(method).parameters), label)
+        if function not in _signatures:
+            _signatures[function] = inspect.signature(method).parameters
+        return Hook(method, dict(_signatures[function]), label)
