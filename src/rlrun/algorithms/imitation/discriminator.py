@@ -1,0 +1,278 @@
+"""Discriminators: networks that tell rows of an expert from rows of the policy, and rewards for deceiving them.
+
+D is the score of a network, + are rows of the expert, - those of the policy, M is the mean over rows.
+
+    least squares   L = M (D(+) - 1)² + M (D(-) + 1)² + w M |∂D(+)/∂x|²        Peng et al. 2021, arXiv 2104.02180, eq. 8
+                    r = 1 - ¼ (D - 1)²                                           eq. 7, where it is at least 0
+    cross entropy   L = M softplus(-D(+)) + M softplus(D(-)) + w M |∂D(+)/∂x|²   Ho & Ermon 2016, arXiv 1606.03476
+
+The paper's w_gp is twice w. Cross entropy is that of the probability sigmoid(D) that a row is the expert's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.core.errors import ConfigError, SpaceError, require_number
+from rlrun.core.spaces import Box, Space, Spaces, leaves, map_tree
+from rlrun.core.typing import Batch, Tree
+from rlrun.memory import Bonus
+from rlrun.nn import MLP, Normalizer, flatten
+from rlrun.nn.mlp import Activation, Initializer, zeros
+
+StateMap = Callable[[Tree], Tensor] | Sequence[int] | None
+CLIP = 10.0  # of normalized inputs: what the policy never moved would be divided by nothing
+
+
+def least_squares(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the squared distance of scores [...] to 1 of positive rows, and to -1 of negative ones."""
+    return (positive - 1.0).square(), (negative + 1.0).square()
+
+
+def cross_entropy(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+    """Return minus the log-probability of the right class, of the scores [...] of positive and of negative rows."""
+    return F.softplus(-positive), F.softplus(negative)
+
+
+def gradient_penalty(score: Tensor, inputs: Tensor) -> Tensor:
+    """Return the squared norm of each row's gradient: scores [B] of inputs [B, F], which require gradients -> [B]."""
+    gradient: Tensor = torch.autograd.grad(score.sum(), inputs, create_graph=True)[0]
+    return gradient.square().sum(-1)
+
+
+def style_reward(score: Tensor, *, floor: bool = True) -> Tensor:
+    """Return 1 - ¼ (D - 1)² of scores [...], at least 0 with `floor` (eq. 7): 1 where a row looks like the expert's."""
+    reward = 1.0 - 0.25 * (score - 1.0).square()
+    return reward.clamp(min=0.0) if floor else reward
+
+
+class Discriminator(nn.Module):
+    """A score for rows of some columns, which are side by side as numbers: [..., F] -> [...].
+
+    Each number is normalized by the mean and the deviation of the policy's rows so far. A map makes features of
+    observations. The expert's observations may be of another layout; then they have a map of their own, which makes as
+    many features.
+
+    Args:
+        spaces: of the policy's rows.
+        columns: that it sees, of observation, action and next_observation.
+        reference: spaces of the expert's rows; None = the same.
+        policy_state_map: indices of the numbers of an observation; or a function or module from observations to
+            features [..., S]; None = all numbers.
+        imitation_state_map: likewise of the expert's observations; None = `policy_state_map`.
+        hidden: widths of the layers.
+        activation, init: of the layers, as `MLP` takes them.
+        normalize: False sees inputs as they are.
+        layers: any module from inputs [..., F] to scores [..., 1], in place of the layers.
+
+    Raises:
+        SpaceError: an observation is an image, and there is no map.
+        ConfigError: a map gives no features [..., S], or the two give different numbers of them.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        columns: Sequence[str] = ("observation", "next_observation"),
+        reference: Spaces | None = None,
+        policy_state_map: StateMap = None,
+        imitation_state_map: StateMap = None,
+        hidden: Sequence[int] = (256, 256),
+        activation: Activation = "relu",
+        init: str | Initializer = "orthogonal",
+        normalize: bool = True,
+        layers: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.columns = tuple(columns)
+        self.action_space = spaces.action
+        theirs = spaces if reference is None else reference
+        same = imitation_state_map is None
+        self.own_map = _mapped("policy_state_map", policy_state_map, spaces.observation)
+        self.reference_map = _mapped(
+            *(("policy_state_map", policy_state_map) if same else ("imitation_state_map", imitation_state_map)),
+            theirs.observation,
+        )
+        sizes = [
+            _features(name, function, space)
+            for name, function, space in (
+                ("policy_state_map", self.own_map, spaces.observation),
+                ("imitation_state_map", self.reference_map, theirs.observation),
+            )
+        ]
+        if sizes[0] != sizes[1]:
+            raise ConfigError(f"imitation_state_map: it makes {sizes[1]} features, and policy_state_map {sizes[0]}")
+        if "action" in self.columns and theirs.action.size != spaces.action.size:
+            raise ConfigError("dataset: its actions are of another space than the environment's")
+        self.inputs_size = sum(spaces.action.size if name == "action" else sizes[0] for name in self.columns)
+        self.normalizer = Normalizer((self.inputs_size,), speed=1, clip=CLIP) if normalize else None
+        self.layers = layers or MLP(self.inputs_size, 1, hidden=hidden, activation=activation, init=init)
+
+    def inputs(self, step: Mapping[str, Tree], *, reference: bool = False) -> Tensor:
+        """Return the numbers of rows [..., F] before normalizing; reference: they are the expert's."""
+        function = self.reference_map if reference else self.own_map
+        parts = [
+            flatten(self.action_space, step[name]) if name == "action" else function(step[name])
+            for name in self.columns
+        ]
+        return torch.cat([part.float() for part in parts], -1)
+
+    def learn(self, inputs: Tensor, valid: Tensor | None = None) -> None:
+        """Learn the statistics of the policy's inputs [..., F]; valid [...]: rows that count."""
+        if self.normalizer is not None:
+            self.normalizer.update(inputs, valid)
+
+    def seen(self, inputs: Tensor) -> Tensor:
+        """Return inputs [..., F] as the layers see them: normalized."""
+        seen: Tensor = inputs if self.normalizer is None else self.normalizer(inputs)
+        return seen
+
+    def forward(self, seen: Tensor) -> Tensor:
+        """Return the scores [...] of inputs [..., F] that `seen` has normalized."""
+        score: Tensor = self.layers(seen)
+        return score.squeeze(-1)
+
+
+def _mapped(name: str, choice: StateMap, space: Space) -> Callable[[Tree], Tensor]:
+    """Return a map as a function from observations to features [..., S]."""
+    if callable(choice):
+        return choice
+    if pictures := [path for path, leaf in leaves(space) if isinstance(leaf, Box) and leaf.picture is not None]:
+        raise SpaceError(
+            f"{name}: observation{'.' if pictures[0] else ''}{pictures[0]} is an image, which a discriminator does not "
+            "see by itself; a function from observations to features [..., S] can be given here"
+        )
+    if choice is None:
+        return lambda tree: flatten(space, tree)
+    indices = [*choice]
+    if not indices or not all(type(i) is int and 0 <= i < space.size for i in indices):
+        raise ConfigError(f"{name}: wanted indices from 0 to {space.size - 1}, or a function, got {choice!r}")
+    return lambda tree: flatten(space, tree)[..., indices]
+
+
+def _features(name: str, function: Callable[[Tree], Tensor], space: Space) -> int:
+    """Return how many features a map makes of each of two observations."""
+    try:
+        with torch.no_grad():
+            features = function(zeros(space))
+        fits = features.dim() == 2 and len(features) == 2
+    except Exception as error:  # a function of one's own may raise anything
+        raise ConfigError(f"{name}: {type(error).__name__}: {error}") from error
+    if not fits:
+        raise ConfigError(f"{name}: wanted features [2, S] of two observations, got {[*features.shape]}")
+    return int(features.shape[-1])
+
+
+class AdversarialReward(Bonus):
+    """A reward for rows that a discriminator takes for the expert's; a subclass makes it of scores."""
+
+    network: Discriminator
+
+    def __init__(self, network: Discriminator, **options: Any) -> None:
+        super().__init__(network, **options)
+        self.requires = network.columns
+
+    def learn(self, step: Batch, valid: Tensor | None, *, update: bool = True) -> tuple[Tensor, Batch]:
+        if update:
+            self.network.learn(self.network.inputs(step), valid)
+        return super().learn(step, valid, update=update)
+
+    def view(self, step: Batch) -> Batch:
+        return {"inputs": self.network.inputs(step)}
+
+    def measure(self, view: Batch) -> Tensor:
+        return self.of_score(self.network(self.network.seen(view["inputs"])))
+
+    def of_score(self, score: Tensor) -> Tensor:
+        """Return the rewards of scores, both [...]."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class DiscriminatorLoss(LossCallback):
+    """Train a discriminator on rows of the expert and of the policy; a subclass says by which of the losses.
+
+    The policy's rows are those that `AdversarialReward` saw. The expert's are a data group of their own. A window of
+    that is one row: its first observation and action, and the observation after its last step. So an expert that was
+    recorded at n times the environment's rate is sampled in windows of n steps.
+
+    Args:
+        network: the discriminator.
+        optimizer: of its parameters.
+        grad_loss_weight: w of the gradient penalty.
+        reference: data group of the expert's rows. With `every` it may have batches as rarely.
+        options: of `LossCallback`.
+    """
+
+    provides: tuple[str, ...] = ("reference",)
+    network: Discriminator
+
+    def __init__(
+        self,
+        network: Discriminator,
+        optimizer: Optimizer | None,
+        *,
+        grad_loss_weight: float,
+        reference: str = "reference",
+        **options: Any,
+    ) -> None:
+        require_number("grad_loss_weight", grad_loss_weight, 0.0)
+        super().__init__(network, optimizer, **options)
+        self.grad_loss_weight, self.reference = grad_loss_weight, reference
+
+    def begin_batch(self, batches: Mapping[str, Batch]) -> dict[str, Any] | None:
+        """Return the expert's rows, [B, …]; None in an update without any."""
+        if self.reference not in batches:
+            return None
+        rows = batches[self.reference]
+        names = [name for name in ("observation", "action", "next_observation", "terminated") if name in rows]
+        windows = rows["terminated"].dim() > 1
+
+        def one(name: str, value: Tensor) -> Tensor:
+            return value[:, -1 if name in ("next_observation", "terminated") else 0] if windows else value
+
+        return {"reference": {name: map_tree(lambda value, n=name: one(n, value), rows[name]) for name in names}}
+
+    def divergence(self, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses of scores of the expert's rows and of the policy's, both [...]."""
+        raise NotImplementedError(type(self).__name__)
+
+    def loss(
+        self, own: Batch, reference: Batch, weight: Tensor | None = None, valid: Tensor | None = None
+    ) -> LossResult:
+        with torch.enable_grad():  # also where the loss is only evaluated
+            inputs = self.network.seen(self.network.inputs(reference, reference=True)).detach().requires_grad_()
+            positive = self.network(inputs)
+            penalty = gradient_penalty(positive, inputs)
+        negative = self.network(self.network.seen(own["inputs"]))
+        return self.summed(positive, negative, penalty, own["bonus"], valid if weight is None else weight)
+
+    def summed(
+        self, positive: Tensor, negative: Tensor, penalty: Tensor, reward: Tensor, weight: Tensor | None
+    ) -> LossResult:
+        """Return the loss, a scalar, and metrics.
+
+        positive, penalty: of the expert's rows [B]. negative, reward, weight: of the policy's rows [...].
+        """
+        losses = self.divergence(positive, negative)
+        loss = losses[0].mean() + _mean(losses[1], weight) + self.grad_loss_weight * penalty.mean()
+        metrics = {
+            "discriminator/accuracy_reference": (positive.detach() > 0.0).float(),
+            "discriminator/accuracy_own": _mean((negative.detach() < 0.0).float(), weight),
+            "discriminator/gradient_penalty": penalty.detach(),
+            "discriminator/reward": _mean(reward, weight),
+        }
+        return loss, {}, metrics
+
+
+def _mean(value: Tensor, weight: Tensor | None) -> Tensor:
+    """Return the mean over rows, weighted by numbers or by whether a row counts."""
+    if weight is None:
+        return value.mean()
+    weight = weight.to(value.dtype)
+    weight = weight.reshape(weight.shape + (1,) * (value.dim() - weight.dim())).expand_as(value)
+    return (value * weight).sum() / weight.sum().clamp(min=1e-8)
