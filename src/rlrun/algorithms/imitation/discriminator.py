@@ -25,6 +25,7 @@ from rlrun.nn import MLP, Normalizer, flatten
 from rlrun.nn.mlp import Activation, Initializer, zeros
 
 StateMap = Callable[[Tree], Tensor] | Sequence[int] | None
+OBSERVATIONS = ("observation", "next_observation")
 CLIP = 10.0  # of normalized inputs: what the policy never moved would be divided by nothing
 
 
@@ -50,28 +51,28 @@ def style_reward(score: Tensor, *, floor: bool = True) -> Tensor:
     return reward.clamp(min=0.0) if floor else reward
 
 
-class Discriminator(nn.Module):
-    """A score for rows of some columns, which are side by side as numbers: [..., F] -> [...].
+class Inputs(nn.Module):
+    """The columns of rows, of an expert or of the policy, as numbers side by side: [..., F].
 
-    Each number is normalized by the mean and the deviation of the policy's rows so far. A map makes features of
-    observations. The expert's observations may be of another layout; then they have a map of their own, which makes as
-    many features.
+    Features of observations are normalized by the mean and the deviation of the policy's so far. A map makes the
+    features. The expert's observations may be of another layout; then they have a map of their own, which makes as
+    many.
 
     Args:
         spaces: of the policy's rows.
-        columns: that it sees, of observation, action and next_observation.
+        columns: of observation, action, next_observation and terminated.
         reference: spaces of the expert's rows; None = the same.
         policy_state_map: indices of the numbers of an observation; or a function or module from observations to
             features [..., S]; None = all numbers.
         imitation_state_map: likewise of the expert's observations; None = `policy_state_map`.
-        hidden: widths of the layers.
-        activation, init: of the layers, as `MLP` takes them.
-        normalize: False sees inputs as they are.
-        layers: any module from inputs [..., F] to scores [..., 1], in place of the layers.
+        normalize: False leaves features as they are.
 
     Raises:
         SpaceError: an observation is an image, and there is no map.
-        ConfigError: a map gives no features [..., S], or the two give different numbers of them.
+        ConfigError: a map gives no features [..., S], the two give different numbers of them, or actions differ.
+
+    Attributes:
+        sizes: how many numbers each column has.
     """
 
     def __init__(
@@ -82,55 +83,74 @@ class Discriminator(nn.Module):
         reference: Spaces | None = None,
         policy_state_map: StateMap = None,
         imitation_state_map: StateMap = None,
-        hidden: Sequence[int] = (256, 256),
-        activation: Activation = "relu",
-        init: str | Initializer = "orthogonal",
         normalize: bool = True,
-        layers: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.columns = tuple(columns)
         self.action_space = spaces.action
         theirs = spaces if reference is None else reference
-        same = imitation_state_map is None
+        named = {"policy_state_map": policy_state_map, "imitation_state_map": imitation_state_map}
+        place = "policy_state_map" if imitation_state_map is None else "imitation_state_map"
         self.own_map = _mapped("policy_state_map", policy_state_map, spaces.observation)
-        self.reference_map = _mapped(
-            *(("policy_state_map", policy_state_map) if same else ("imitation_state_map", imitation_state_map)),
-            theirs.observation,
-        )
-        sizes = [
-            _features(name, function, space)
-            for name, function, space in (
-                ("policy_state_map", self.own_map, spaces.observation),
-                ("imitation_state_map", self.reference_map, theirs.observation),
-            )
-        ]
-        if sizes[0] != sizes[1]:
-            raise ConfigError(f"imitation_state_map: it makes {sizes[1]} features, and policy_state_map {sizes[0]}")
+        self.reference_map = _mapped(place, named[place], theirs.observation)
+        size = _features("policy_state_map", self.own_map, spaces.observation)
+        other = _features(place, self.reference_map, theirs.observation)
+        if size != other:
+            raise ConfigError(f"{place}: it makes {other} features of the expert's observations, and {size} of its own")
         if "action" in self.columns and theirs.action.size != spaces.action.size:
             raise ConfigError("dataset: its actions are of another space than the environment's")
-        self.inputs_size = sum(spaces.action.size if name == "action" else sizes[0] for name in self.columns)
-        self.normalizer = Normalizer((self.inputs_size,), speed=1, clip=CLIP) if normalize else None
-        self.layers = layers or MLP(self.inputs_size, 1, hidden=hidden, activation=activation, init=init)
+        widths = {"action": spaces.action.size, "terminated": 1}
+        self.sizes = [widths.get(name, size) for name in self.columns]
+        self.normalizer = Normalizer((size,), speed=1, clip=CLIP) if normalize else None
 
     def inputs(self, step: Mapping[str, Tree], *, reference: bool = False) -> Tensor:
         """Return the numbers of rows [..., F] before normalizing; reference: they are the expert's."""
-        function = self.reference_map if reference else self.own_map
-        parts = [
-            flatten(self.action_space, step[name]) if name == "action" else function(step[name])
-            for name in self.columns
-        ]
+        features = self.reference_map if reference else self.own_map
+        parts: list[Tensor] = []
+        for name in self.columns:
+            if name == "action":
+                parts.append(flatten(self.action_space, step[name]))
+            else:
+                parts.append(step[name].unsqueeze(-1) if name == "terminated" else features(step[name]))
         return torch.cat([part.float() for part in parts], -1)
 
     def learn(self, inputs: Tensor, valid: Tensor | None = None) -> None:
         """Learn the statistics of the policy's inputs [..., F]; valid [...]: rows that count."""
         if self.normalizer is not None:
-            self.normalizer.update(inputs, valid)
+            last = max(place for place, name in enumerate(self.columns) if name in OBSERVATIONS)
+            self.normalizer.update(inputs.split(self.sizes, -1)[last], valid)
 
     def seen(self, inputs: Tensor) -> Tensor:
-        """Return inputs [..., F] as the layers see them: normalized."""
-        seen: Tensor = inputs if self.normalizer is None else self.normalizer(inputs)
-        return seen
+        """Return inputs [..., F] with normalized features."""
+        if self.normalizer is None:
+            return inputs
+        parts = zip(self.columns, inputs.split(self.sizes, -1), strict=True)
+        return torch.cat([self.normalizer(part) if name in OBSERVATIONS else part for name, part in parts], -1)
+
+
+class Discriminator(Inputs):
+    """A score of rows: [..., F] -> [...].
+
+    Args:
+        spaces: of the policy's rows.
+        hidden: widths of the layers.
+        activation, init: of the layers, as `MLP` takes them.
+        layers: any module from inputs [..., F] to scores [..., 1], in place of the layers.
+        options: of `Inputs`.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        activation: Activation = "relu",
+        init: str | Initializer = "orthogonal",
+        layers: nn.Module | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(spaces, **options)
+        self.layers = layers or MLP(sum(self.sizes), 1, hidden=hidden, activation=activation, init=init)
 
     def forward(self, seen: Tensor) -> Tensor:
         """Return the scores [...] of inputs [..., F] that `seen` has normalized."""
@@ -169,11 +189,16 @@ def _features(name: str, function: Callable[[Tree], Tensor], space: Space) -> in
 
 
 class AdversarialReward(Bonus):
-    """A reward for rows that a discriminator takes for the expert's; a subclass makes it of scores."""
+    """A reward for rows that a discriminator takes for the expert's; a subclass makes it of scores.
 
-    network: Discriminator
+    Args:
+        network: the discriminator.
+        options: of `Bonus`.
+    """
 
-    def __init__(self, network: Discriminator, **options: Any) -> None:
+    network: Any
+
+    def __init__(self, network: Inputs, **options: Any) -> None:
         super().__init__(network, **options)
         self.requires = network.columns
 
@@ -209,14 +234,14 @@ class DiscriminatorLoss(LossCallback):
     """
 
     provides: tuple[str, ...] = ("reference",)
-    network: Discriminator
+    network: Any
 
     def __init__(
         self,
-        network: Discriminator,
+        network: Inputs,
         optimizer: Optimizer | None,
         *,
-        grad_loss_weight: float,
+        grad_loss_weight: float = 0.0,
         reference: str = "reference",
         **options: Any,
     ) -> None:
@@ -229,17 +254,21 @@ class DiscriminatorLoss(LossCallback):
         if self.reference not in batches:
             return None
         rows = batches[self.reference]
-        names = [name for name in ("observation", "action", "next_observation", "terminated") if name in rows]
         windows = rows["terminated"].dim() > 1
-
-        def one(name: str, value: Tensor) -> Tensor:
-            return value[:, -1 if name in ("next_observation", "terminated") else 0] if windows else value
-
-        return {"reference": {name: map_tree(lambda value, n=name: one(n, value), rows[name]) for name in names}}
+        places = {"observation": 0, "action": 0, "next_observation": -1, "terminated": -1}
+        chosen = {
+            name: map_tree(lambda value, at=place: value[:, at], rows[name]) if windows else rows[name]
+            for name, place in places.items()
+        }
+        return {"reference": chosen}
 
     def divergence(self, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         """Return the losses of scores of the expert's rows and of the policy's, both [...]."""
         raise NotImplementedError(type(self).__name__)
+
+    def offset(self, rows: Batch) -> Tensor | float:
+        """Return what is subtracted from the network's outputs of rows [...], without gradients, to be scores."""
+        return 0.0
 
     def loss(
         self, own: Batch, reference: Batch, weight: Tensor | None = None, valid: Tensor | None = None
@@ -247,8 +276,9 @@ class DiscriminatorLoss(LossCallback):
         with torch.enable_grad():  # also where the loss is only evaluated
             inputs = self.network.seen(self.network.inputs(reference, reference=True)).detach().requires_grad_()
             positive = self.network(inputs)
-            penalty = gradient_penalty(positive, inputs)
-        negative = self.network(self.network.seen(own["inputs"]))
+            penalty = gradient_penalty(positive, inputs) if self.grad_loss_weight else torch.zeros_like(positive)
+        positive = positive - self.offset(reference)
+        negative = self.network(self.network.seen(own["inputs"])) - self.offset(own)
         return self.summed(positive, negative, penalty, own["bonus"], valid if weight is None else weight)
 
     def summed(

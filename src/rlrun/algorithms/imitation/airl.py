@@ -1,0 +1,137 @@
+"""Adversarial inverse reinforcement learning (Fu et al. 2018, arXiv 1710.11248).
+
+The discriminator is made of a reward g and a shaping potential h, so that g is a reward apart from the policy:
+
+    f(s, a, s') = g(s, a) + γ h(s') - h(s)                eq. 4; with `state_only` g is of s alone; h is 0 at ends
+    D = exp f / (exp f + π(a | s)) = sigmoid(f - log π)   its logit is f - log π
+    L = -M log D(+) - M log (1 - D(-))                    algorithm 1
+    r = log D - log (1 - D) = f - log π                   section 4
+
+π is the policy as it is. h(s') is left out where the episode terminates, not where its time is up.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlrun.algorithms.imitation.discriminator import AdversarialReward, DiscriminatorLoss, Inputs, cross_entropy
+from rlrun.collect.agents import PolicyAgent, prepared
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Batch
+from rlrun.nn import MLP
+from rlrun.nn.mlp import Activation, Initializer
+
+
+class RewardFunction(Inputs):
+    """f of transitions [..., F] -> [...] (eq. 4).
+
+    Args:
+        spaces: of the environment.
+        discount: γ.
+        state_only: the reward g does not see actions, so it means the same in an environment of other dynamics.
+        hidden: widths of the layers of g and of h.
+        activation, init: of these layers, as `MLP` takes them.
+        options: of `Inputs`.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        discount: float,
+        state_only: bool = False,
+        hidden: Sequence[int] = (64, 64),
+        activation: Activation = "relu",
+        init: str | Initializer = "orthogonal",
+        **options: Any,
+    ) -> None:
+        super().__init__(spaces, columns=("observation", "action", "next_observation", "terminated"), **options)
+        self.discount, self.state_only = discount, state_only
+        state, action = self.sizes[:2]
+        layers: dict[str, Any] = {"hidden": hidden, "activation": activation, "init": init}
+        self.reward = MLP(state if state_only else state + action, 1, **layers)
+        self.shaping = MLP(state, 1, **layers)
+
+    def forward(self, seen: Tensor) -> Tensor:
+        """Return f [...] of inputs [..., F] that `seen` has normalized."""
+        state, action, after, terminated = seen.split(self.sizes, -1)
+        reward = self.reward(state if self.state_only else torch.cat((state, action), -1))
+        f: Tensor = reward + self.discount * (1.0 - terminated) * self.shaping(after) - self.shaping(state)
+        return f.squeeze(-1)
+
+
+class LogProb:
+    """The log-probability of actions by the policy as it is.
+
+    Args:
+        agent: that acts by the policy.
+        edge: continuous actions nearer to a bound than this are read as so far inside of it.
+
+    Raises:
+        ConfigError: the policy is recurrent, or does not evaluate actions.
+    """
+
+    def __init__(self, agent: PolicyAgent, edge: float) -> None:
+        self.policy: Any = agent.policy
+        if agent.recurrent or not hasattr(self.policy, "evaluate_actions"):
+            raise ConfigError(
+                "algorithm.recurrent: AIRL asks the policy about single steps of the expert, so it wants null; "
+                "algorithm=gail takes recurrent policies"
+            )
+        self.preprocess, self.edge = agent.preprocess, edge
+
+    @torch.no_grad()
+    def __call__(self, rows: Batch) -> Tensor:
+        """Return log π [...] of the rows' actions at their observations, as the environment gave them."""
+        evaluated = self.policy.evaluate_actions(prepared(rows["observation"], self.preprocess), rows["action"])
+        log_prob: Tensor = evaluated.head.log_prob(evaluated.heads, rows["action"], edge=self.edge)
+        return log_prob
+
+
+class AIRLReward(AdversarialReward):
+    """The reward f - log π of transitions.
+
+    Args:
+        network: f.
+        agent: that acts.
+        edge: as of `LogProb`.
+        weight: of the reward.
+    """
+
+    def __init__(self, network: RewardFunction, agent: PolicyAgent, *, edge: float = 0.01, weight: float = 1.0) -> None:
+        super().__init__(network, weight=weight)
+        self.log_prob = LogProb(agent, edge)
+
+    def view(self, step: Batch) -> Batch:
+        return super().view(step) | {"observation": step["observation"], "action": step["action"]}
+
+    def measure(self, view: Batch) -> Tensor:
+        f: Tensor = self.network(self.network.seen(view["inputs"]))
+        return f - self.log_prob(view)
+
+
+class AIRLLoss(DiscriminatorLoss):
+    """Train f by the cross-entropy of expert and policy (algorithm 1).
+
+    Args:
+        network: f.
+        optimizer: of its parameters.
+        agent: that acts.
+        edge: as of `LogProb`.
+        options: of `DiscriminatorLoss`.
+    """
+
+    def __init__(
+        self, network: RewardFunction, optimizer: Any, *, agent: PolicyAgent, edge: float = 0.01, **options: Any
+    ) -> None:
+        super().__init__(network, optimizer, **options)
+        self.log_prob = LogProb(agent, edge)
+
+    def divergence(self, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        return cross_entropy(positive, negative)
+
+    def offset(self, rows: Batch) -> Tensor:
+        return self.log_prob(rows)

@@ -1,0 +1,57 @@
+"""Generative adversarial imitation learning (Ho & Ermon 2016, arXiv 1606.03476).
+
+A discriminator learns the probability D(s, a) = sigmoid(d) that a pair is the expert's. The paper's D is that of the
+policy, 1 - D here. The policy is paid for pairs that look like the expert's:
+
+    L        = -M log D(+) - M log (1 - D(-))      eq. 17
+    positive   r = -log (1 - D) = softplus(d)
+    negative   r = log D = -softplus(-d)           the paper's cost -log D
+    logit      r = log D - log (1 - D) = d         that of AIRL
+
+Rewards that are always positive favor long episodes, always negative ones short episodes, whatever the expert does.
+"""
+
+from typing import Literal, get_args
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlrun.algorithms.imitation.discriminator import AdversarialReward, DiscriminatorLoss, Inputs, cross_entropy
+from rlrun.core.errors import require_one_of
+
+Form = Literal["positive", "negative", "logit"]
+
+
+def imitation_reward(score: Tensor, form: Form) -> Tensor:
+    """Return the rewards of scores d, both [...]."""
+    if form == "positive":
+        return F.softplus(score)
+    return -F.softplus(-score) if form == "negative" else score
+
+
+class GAILReward(AdversarialReward):
+    """A reward for pairs of observation and action that look like the expert's.
+
+    Args:
+        network: the discriminator.
+        form: positive, negative or logit.
+        weight: of the reward.
+
+    Raises:
+        ConfigError: there is no such form.
+    """
+
+    def __init__(self, network: Inputs, *, form: Form = "positive", weight: float = 1.0) -> None:
+        require_one_of("algorithm.reward", form, get_args(Form))
+        super().__init__(network, weight=weight)
+        self.form: Form = form
+
+    def of_score(self, score: Tensor) -> Tensor:
+        return imitation_reward(score, self.form)
+
+
+class GAILLoss(DiscriminatorLoss):
+    """Train the discriminator by the cross-entropy of expert and policy (eq. 17)."""
+
+    def divergence(self, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        return cross_entropy(positive, negative)
