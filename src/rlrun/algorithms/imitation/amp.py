@@ -1,0 +1,41 @@
+"""Adversarial motion priors (Peng et al. 2021, arXiv 2104.02180): a task, in the style of reference motion.
+
+A discriminator of transitions learns by least squares, with a gradient penalty on those of the reference (eq. 8). Those
+of the policy that look like them have a style reward (eq. 7), which is added to the reward of the task (eq. 4):
+
+    r = weight of the task · r_task + weight of the style · (1 - ¼ (D - 1)²)
+"""
+
+from torch import Tensor
+
+from rlrun.algorithms.imitation.discriminator import (
+    AdversarialReward,
+    DiscriminatorLoss,
+    Inputs,
+    least_squares,
+    style_reward,
+)
+
+
+class StyleReward(AdversarialReward):
+    """A reward for transitions that look like the reference's (eq. 7).
+
+    Args:
+        network: the discriminator.
+        weight: of the style in the reward.
+        floor: rewards are at least 0, as in the paper; False: they fall without a bound, as Emote's.
+    """
+
+    def __init__(self, network: Inputs, *, weight: float = 1.0, floor: bool = True) -> None:
+        super().__init__(network, weight=weight)
+        self.floor = floor
+
+    def of_score(self, score: Tensor) -> Tensor:
+        return style_reward(score, floor=self.floor)
+
+
+class StyleLoss(DiscriminatorLoss):
+    """Train the discriminator by least squares (eq. 8)."""
+
+    def divergence(self, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        return least_squares(positive, negative)
