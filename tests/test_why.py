@@ -284,6 +284,12 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
         {},
         "algorithm.entropy_weight=0.01",
     ),
+    "discriminator has won": (
+        rollout,
+        {"discriminator/accuracy_reference": (0.8, 1.0), "discriminator/accuracy_own": (0.9, 1.0)},
+        {"algorithm.discriminator.every": 5},
+        "algorithm.discriminator.every=20",
+    ),
     "particles collapsed": (
         rollout,
         {"particles/spread": [1.0, 0.1, *[1e-5] * (STEPS - 2)]},
@@ -337,6 +343,7 @@ HEALTHY = {  # rule: metrics and keys just beside
     "actions at their bounds": ({"action/saturated": (0.1, 0.8)}, {}),
     "dead units": ({"dead_units/ppo": (0.1, 0.7)}, {}),
     "entropy collapsed early": ({"entropy/discrete": SURE}, {}),
+    "discriminator has won": ({"discriminator/accuracy_reference": 1.0, "discriminator/accuracy_own": 0.9}, {}),
     "particles collapsed": ({"particles/spread": (1.0, 0.01)}, {"callbacks.particles.entropy_weight": 0.5}),
     "values over-estimated": ({"value/mean": (0, 300)}, {}),
     "policy moves too far in an update": ({"policy/clipped": 0.3, "policy/approx_kl": 0.03}, {}),

@@ -150,7 +150,7 @@ def forms(algorithm):
     return (f"algorithm={algorithm}", *(ROLLOUT if "horizon" in keys(algorithm) else REPLAY), *plan)
 
 
-UNTRIED = {"bc", "handcrafted"}  # of stored actions alone, and of the user's own policy
+UNTRIED = {"airl", "bc", "gail", "handcrafted"}  # of stored actions alone, and of the user's own policy
 RUNS = {name: forms(name) for name in ALGORITHMS if actions(name) in ("discrete", "every") and name not in UNTRIED}
 REFUSED = {name: RUNS.pop(name) for name in ("action_repeat", "mbpo")}  # a later mask is not known
 RUNS["ppo with features"] = (*RUNS["ppo"], "+with=[representation,rnd,observation_norm]")

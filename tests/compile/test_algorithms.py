@@ -76,7 +76,7 @@ UNTRIED = {  # for the sake of time: their updates are like those above, or want
         "sarsa_recurrent",
         "seditor",
     ),
-    *("taac_l", "taac_q", "trac"),
+    *("airl", "gail", "taac_l", "taac_q", "trac"),
 }
 RUNS |= {name: (f"algorithm={name}", env_of(name)) for name in ALGORITHMS if name not in {*RUNS, *UNTRIED}}
 

@@ -25,7 +25,8 @@ OF_SWEEPS = ("multirun", "launcher/", "sweep/")  # tests/sweep/test_means.py com
 FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
 FILES = [file for file in FILES if not file.startswith((*OF_SWEEPS, "episodes"))]  # tests/export composes the last
 EXPERIMENTS = [file for file in FILES if file.startswith("preset/")]
-ALONE = ("env/none", "with/offline_alone")  # tests/memory/test_dataset.py and tests/memory/test_offline.py run these
+# tests/memory/test_dataset.py, tests/memory/test_offline.py and tests/algorithms/test_imitation.py run these
+ALONE = ("env/none", "with/offline_alone", "with/expert")
 RUN = [file for file in FILES if file not in ALONE]
 UNTRAINED = [file for file in FILES if file.startswith(("algorithm/handcrafted", "preset/handcrafted"))]
 DENSITIES = ("algorithm/particles", "algorithm/generator")  # they learn without data, and nothing judges them
@@ -49,10 +50,13 @@ FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
 OVERRIDES_OF_FILE = {
     "with/reward_model": ["algorithm=mbrl", "env=pendulum"],
     "algorithm/mbpo": ["env=cartpole", "algorithm.updates_per_step=1"],
+    "algorithm/gail": ["env=cartpole", DATASET],
+    "algorithm/airl": ["env=pendulum", DATASET],
     "algorithm/bc": ["env=cartpole", DATASET],
     "algorithm/causal_bc": ["env=pendulum", DATASET],
     "algorithm/genrl": LATENT[1:],
     "algorithm/seditor": CONSTRAINED,
+    **{f"preset/{name}_{env}": [DATASET] for name in ("gail", "airl") for env in ("cartpole", "pendulum")},
     "preset/bc_cartpole": [DATASET],
     "preset/bc_pendulum": [DATASET],
     "preset/genrl_thrusters": LATENT[2:],
@@ -95,6 +99,8 @@ OVERRIDES_OF_FILE = {
     "with/spr": ["algorithm=sac", PICTURES],
     "with/smoothed_policy": ["algorithm=sarsa_ddpg", "env=pendulum"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
+    "with/amp": ["algorithm=sac", "env=pendulum", DATASET],
+    "with/reference": ["algorithm=sac", "env=pendulum", DATASET],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
     "with/offline_alone": ["algorithm=iql", DATASET],
     "with/offline_share": ["algorithm=sac", "env=pendulum", DATASET],

@@ -26,7 +26,7 @@ OWN = {
 PLAN = ("horizon=2", "population=4", "iterations=2", "elite=2")
 SMALLER = {
     "handcrafted": (),
-    **dict.fromkeys(("bc", "causal_bc"), (*SMALL, "dataset=unused")),
+    **dict.fromkeys(("airl", "bc", "causal_bc", "gail"), (*SMALL, "dataset=unused")),
     "a2c": (*SMALL, "algorithm.spread=free"),  # as the others have it
     "genrl": (*SMALL, "init.networks.vae=null"),
     "seditor": (*SMALL, "lagrangian.thresholds=[null,-0.25]"),
@@ -36,7 +36,7 @@ SMALLER = {
 }
 ENVS = {"seditor": "env=constrainedbandit"}  # where rewards are of two numbers
 ALIKE = (  # they act by the very same agent, which is proven once
-    *(("a2c", "ppo", "trac"), ("bc", "iql"), ("ddpg", "sarsa_ddpg"), ("sac", "sarsa", "mbpo")),
+    *(("a2c", "ppo", "trac", "gail", "airl"), ("bc", "iql"), ("ddpg", "sarsa_ddpg"), ("sac", "sarsa", "mbpo")),
 )
 
 

@@ -1,0 +1,46 @@
+"""The policy of a finished run as an expert, whose episodes are stored."""
+
+from torch import Tensor
+
+from rlrun.collect.agents import to_arrays, to_tensors
+from rlrun.commands.fork.parents import find
+from rlrun.commands.load import load
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Spaces, describe
+from rlrun.core.typing import Tree
+from rlrun.env.spaces import from_gymnasium
+from rlrun.export.opening import is_export
+from rlrun.runs.trust import require_remembered, said_by
+
+
+class Expert:
+    """The policy of a run or of an exported file, by its best actions.
+
+    Args:
+        run: what `rlrun.load` takes: RUN, RUN@best, RUN@STEP or FILE.onnx.
+        spaces: of the environment.
+        stochastic: draw actions while they are stored, as in training.
+
+    Raises:
+        RequestError: there is no such run, or it is not trusted.
+        ConfigError: its policy is recurrent, or knows other spaces.
+    """
+
+    def __init__(self, run: str, spaces: Spaces, *, stochastic: bool = False) -> None:
+        if not is_export(run):
+            place = find(run)[0].path
+            require_remembered(place, said_by(place), False, "this run was not made here", f" in rlrun eval {place}")
+        policy = load(run, device=None if is_export(run) else "cpu")
+        if policy.recurrent:
+            raise ConfigError("expert: its policy is recurrent, and only policies without a state are replayed")
+        for role in ("observation", "action"):
+            own = describe(from_gymnasium(getattr(policy, f"{role}_space"), f"the {role} space"))
+            here = describe(getattr(spaces, role))
+            if own != here:
+                raise ConfigError(f"expert: {policy.name} knows {role}s {own}, and those of the environment are {here}")
+        self.agent, self.stochastic = policy.agent, stochastic
+
+    def act(self, observation: Tree, explore: bool = False) -> Tree | Tensor:
+        """Return policy actions for observations, trees of tensors [N, …]; in evaluations the best ones."""
+        response = self.agent(to_arrays(observation), explore=explore and self.stochastic)
+        return to_tensors(response["action"])
