@@ -31,7 +31,7 @@ TO_COME = {  # parts of modules' names -> what README says is not here yet
         **dict.fromkeys(("agent", "mcts", "muzero"), "some of MuZero"),
         "merlin": "MERLIN",
     },
-    "emote": {"models": "models of the world", "amp": "AMP", "symmetry": "action symmetry"},
+    "emote": {"models": "models of the world", "symmetry": "action symmetry"},
 }
 COUNTS = {"alf": (118, 867), "emote": (164, 474)}
 

@@ -101,6 +101,7 @@ OVERRIDES_OF_FILE = {
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/amp": ["algorithm=sac", "env=pendulum", DATASET],
     "with/reference": ["algorithm=sac", "env=pendulum", DATASET],
+    "with/expert": ["algorithm=handcrafted", "env=pendulum", "expert=RUN"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
     "with/offline_alone": ["algorithm=iql", DATASET],
     "with/offline_share": ["algorithm=sac", "env=pendulum", DATASET],
@@ -136,7 +137,7 @@ def provide(overrides: list[str]) -> None:
     if DATASET not in overrides:
         return
     env = Builder(compose(overrides).config).get("env")
-    table = Table(spaces=env.spaces, length=200)
+    table = Table(spaces=env.spaces, length=200, num_envs=env.num_envs)
     collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table)
     collector.begin_training()
     collector.collect(50)

@@ -38,7 +38,7 @@ ENDINGS = ("terminated", "truncated", "both")
 SHARE, SMALLEST_SHARE = 0.03, 0.08  # of the value that may be missing; where the smallest of several critics counts
 ROWS = 2_000  # of random actions in the memory at most
 # no value of this environment is learned: they clone, plan, want a game, or only act
-WITHOUT = ("alphazero", "bc", "causal_bc", "handcrafted", "latent_mbrl", "mbrl", "pets")
+WITHOUT = ("airl", "alphazero", "bc", "causal_bc", "gail", "handcrafted", "latent_mbrl", "mbrl", "pets")
 
 
 class Known(gymnasium.Env[Array, Any]):

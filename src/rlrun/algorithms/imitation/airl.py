@@ -57,7 +57,7 @@ class RewardFunction(Inputs):
 
     def forward(self, seen: Tensor) -> Tensor:
         """Return f [...] of inputs [..., F] that `seen` has normalized."""
-        state, action, after, terminated = seen.split(self.sizes, -1)
+        state, action, after, terminated = torch.split(seen, self.sizes, -1)
         reward = self.reward(state if self.state_only else torch.cat((state, action), -1))
         f: Tensor = reward + self.discount * (1.0 - terminated) * self.shaping(after) - self.shaping(state)
         return f.squeeze(-1)

@@ -22,7 +22,7 @@ from rlrun.core.spaces import Box, Space, Spaces, leaves, map_tree
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, Normalizer, flatten
-from rlrun.nn.mlp import Activation, Initializer, zeros
+from rlrun.nn.mlp import Activation, Initializer, outputs_of, zeros
 
 StateMap = Callable[[Tree], Tensor] | Sequence[int] | None
 OBSERVATIONS = ("observation", "next_observation")
@@ -118,13 +118,13 @@ class Inputs(nn.Module):
         """Learn the statistics of the policy's inputs [..., F]; valid [...]: rows that count."""
         if self.normalizer is not None:
             last = max(place for place, name in enumerate(self.columns) if name in OBSERVATIONS)
-            self.normalizer.update(inputs.split(self.sizes, -1)[last], valid)
+            self.normalizer.update(torch.split(inputs, self.sizes, -1)[last], valid)
 
     def seen(self, inputs: Tensor) -> Tensor:
         """Return inputs [..., F] with normalized features."""
         if self.normalizer is None:
             return inputs
-        parts = zip(self.columns, inputs.split(self.sizes, -1), strict=True)
+        parts = zip(self.columns, torch.split(inputs, self.sizes, -1), strict=True)
         return torch.cat([self.normalizer(part) if name in OBSERVATIONS else part for name, part in parts], -1)
 
 
@@ -137,6 +137,9 @@ class Discriminator(Inputs):
         activation, init: of the layers, as `MLP` takes them.
         layers: any module from inputs [..., F] to scores [..., 1], in place of the layers.
         options: of `Inputs`.
+
+    Raises:
+        ConfigError: the layers make another number of scores than one.
     """
 
     def __init__(
@@ -151,6 +154,8 @@ class Discriminator(Inputs):
     ) -> None:
         super().__init__(spaces, **options)
         self.layers = layers or MLP(sum(self.sizes), 1, hidden=hidden, activation=activation, init=init)
+        if (outputs := outputs_of(self.layers, torch.zeros(2, sum(self.sizes)))) != 1:
+            raise ConfigError(f"layers: a discriminator has one score a row, and they make {outputs}")
 
     def forward(self, seen: Tensor) -> Tensor:
         """Return the scores [...] of inputs [..., F] that `seen` has normalized."""
