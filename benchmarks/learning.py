@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks import (
     claims,
     claims_of_games,
+    claims_of_imitation,
     claims_of_latents,
     claims_of_models,
     claims_of_particles,
@@ -29,6 +30,7 @@ CLAIMS = (
     | claims_of_pixels.CLAIMS
     | claims_of_latents.CLAIMS
     | claims_of_games.CLAIMS
+    | claims_of_imitation.CLAIMS
 )
 
 

@@ -1,0 +1,21 @@
+"""The distance of transitions has known answers."""
+
+import numpy as np
+import pytest
+from benchmarks.claims_of_imitation import sliced_wasserstein
+
+
+def test_the_distance_of_a_moved_sample_is_that_of_the_projected_move():
+    """In the plane, |cos| has the mean 2 / π over directions; the order of rows does not matter."""
+    rng = np.random.default_rng(0)
+    sample = rng.normal(size=(2_000, 2))
+    moved = rng.permutation(sample) + np.array([3.0, 4.0])
+    assert sliced_wasserstein(sample, moved, projections=4_000) == pytest.approx(5.0 * 2.0 / np.pi, rel=0.02)
+    assert sliced_wasserstein(sample, rng.permutation(sample)) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_distance_of_normal_samples_is_that_of_their_deviations():
+    """Projections have the deviations 1 and 3, so quantiles differ by 2 |z|, and |z| has the mean √(2 / π)."""
+    rng = np.random.default_rng(0)
+    narrow, wide = rng.normal(size=(20_000, 3)), 3.0 * rng.normal(size=(10_000, 3))
+    assert sliced_wasserstein(narrow, wide) == pytest.approx(2.0 * np.sqrt(2.0 / np.pi), rel=0.03)
