@@ -41,6 +41,7 @@ __all__ = [
     "MaskedChain",
     "MixedAction",
     "MultiDiscreteAction",
+    "Oars",
     "PointMass",
     "Reacher",
     "ReacherPixels",
@@ -283,6 +284,36 @@ class Corridor(Toy):
         observation = np.zeros(self.length, np.float32)
         observation[self.cell : self.cell + 1] = 1.0  # all zeros beyond the last cell
         return observation
+
+
+class Oars(Toy):
+    """Row forward and turn by two oars, of which one costs more: a lopsided task for a symmetric body.
+
+    observation: [forward in [0.2, 0.5], turn in [-0.2, 0.2]]; action: [right r, left l] in [-1, 1]. reward:
+    -(r + l - 2 forward)² - 0.1 (r - l - 2 turn)² - effort · l². Every episode terminates after one step.
+
+    In the mirror the turn has the other sign, and the oars are exchanged.
+
+    Answer: the right oar does most. At (0.35, 0) it is best to pull (0.59, 0.05); the best symmetric policy pulls
+    (0.23, 0.23) there.
+    """
+
+    def __init__(self, effort: float = 2.0) -> None:
+        self.effort = effort
+        self.observation_space = Box(np.array([0.2, -0.2], np.float32), np.array([0.5, 0.2], np.float32))
+        self.action_space = Box(-1.0, 1.0, (2,), np.float32)
+
+    def begin(self) -> None:
+        self.wanted = self.np_random.uniform([0.2, -0.2], [0.5, 0.2])
+
+    def act(self, action: Array) -> tuple[float, bool]:
+        right, left = np.clip(action, -1.0, 1.0).tolist()
+        forward, turn = self.wanted.tolist()
+        missed = (right + left - 2.0 * forward) ** 2 + 0.1 * (right - left - 2.0 * turn) ** 2
+        return -missed - self.effort * left**2, True
+
+    def observe(self) -> Array:
+        return self.wanted.astype(np.float32)
 
 
 class PointMass(Toy):

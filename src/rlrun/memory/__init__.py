@@ -13,6 +13,7 @@ from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.intrinsic import Bonus, Intrinsic, StepReward, effort
 from rlrun.memory.joint import JointLoader, Mix, batches
 from rlrun.memory.loaders import CollectLoader, ReplayLoader
+from rlrun.memory.mirrored import Mirrored
 from rlrun.memory.past import Past
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.prioritized import Prioritized
@@ -49,7 +50,7 @@ __all__ += ["RewardNormalize", "RewardScale", "RewardShift", "Scale", "Select", 
 __all__ += ["Coverage", "CoverageEjector", "Ejector", "Fifo", "Prioritized", "Recent", "Rows", "Sampler", "Sequential"]
 __all__ += ["Sample", "Stratified", "Uniform", "UniformEjector", "WeighRewards", "effort"]
 __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "PhasicLoader", "Prefetch"]
-__all__ += ["ReplayLoader", "Rollout", "RolloutLoader", "Shuffled", "WholeReplayLoader"]
+__all__ += ["Mirrored", "ReplayLoader", "Rollout", "RolloutLoader", "Shuffled", "WholeReplayLoader"]
 __all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "Next", "NextN"]
 __all__ += ["Previous", "Split", "Table", "Trajectory", "Unrolled", "batches", "classes", "digits", "spaces_in"]
 __all__ += ["Augmentation", "ColorJitter", "CutOut", "Later", "PixelNoise", "RandomCrop", "RandomShift", "Views"]

@@ -11,6 +11,7 @@ before they are summed over steps:
     RETURNS    rewards by the size of their returns
     AHEAD      several steps joined: n-step returns
     VIEWS      further observations: changed at random, or of later steps
+    MIRRORS    mirror images of observations, or of all rows
     VALUES     other changes of single steps: cast, scale, normalize; also adaptors without a tier
     EVALUATES_ACTIONS  outputs of networks for whole windows: advantages
     SHAPE      selection of parts
@@ -33,9 +34,9 @@ from rlrun.memory.episodes import nest
 from rlrun.memory.samplers import Rows
 from rlrun.memory.storage import leaf_of
 
-COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VIEWS = range(8)
-VALUES, EVALUATES_ACTIONS, SHAPE, PAST, NAMES = range(8, 13)
-FURTHER = ("anchor", "positive", "origin", "later")  # observations that views add, which change as `observation` does
+COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VIEWS, MIRRORS = range(9)
+VALUES, EVALUATES_ACTIONS, SHAPE, PAST, NAMES = range(9, 14)
+FURTHER = ("anchor", "positive", "origin", "later", "mirrored")  # observations that views add, which change as `observation` does
 SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, RETURNS, AHEAD)  # two of them would undo one another
 
 
@@ -53,6 +54,7 @@ class Adaptor(Protocol):
     * `learns`: True if the result depends on the last update, so batches cannot be drawn ahead
     * `rowwise`: True if each row becomes what it would alone, and nothing else changes; so several samples are
       adapted at once
+    * `copies`: how many rows each row becomes; 1 without it
     * `rollout(batch)`: called with a whole rollout [N, T, …] in place of the adaptor
     * `evaluate(batch, rows)`: called in its place where the batch is held out, and nothing shall be learned or drawn
     * `observe(row)`: called with every row [n, …] that enters a table, or None. `row["env"]` [n] has the numbers of

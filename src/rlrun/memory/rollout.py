@@ -70,7 +70,9 @@ class RolloutLoader(Seeded):
                 f"loader.table: wanted a rlrun.memory.Rollout, got a {type(table).__name__}; "
                 "this algorithm learns from rollouts, so it takes memory=rollout alone"
             )
-        minibatch = horizon * table.num_envs if minibatch is None else minibatch
+        self.adaptors = table.adaptors = arrange(adaptors, rewards=table.rewards, on_policy=True)
+        self.envs = table.num_envs * math.prod(getattr(adaptor, "copies", 1) for adaptor in self.adaptors)
+        minibatch = horizon * self.envs if minibatch is None else minibatch
         self.stateful = "state" in table.names()
         windows, length = ("unroll", unroll) if self.stateful and unroll is not None else ("length", length)
         for name, value in {"horizon": horizon, "minibatch": minibatch, "epochs": epochs, windows: length}.items():
@@ -81,7 +83,6 @@ class RolloutLoader(Seeded):
         self.collector = collector
         self.horizon = horizon
         self.length = length
-        self.adaptors = table.adaptors = arrange(adaptors, rewards=table.rewards, on_policy=True)
         self.data_group = data_group
         self.device = torch.device(device)
         super().__init__(seed)
@@ -101,8 +102,8 @@ class RolloutLoader(Seeded):
         return tuple(dict.fromkeys((*columns, *needed)))
 
     def _epochs(self, minibatch: int, epochs: int) -> Epochs:
-        stride = self.table.num_envs
-        return Epochs(minibatch=minibatch, epochs=epochs, length=self.length, stride=stride, generator=self.generator)
+        options = {"length": self.length, "stride": self.envs}
+        return Epochs(minibatch=minibatch, epochs=epochs, generator=self.generator, **options)
 
     @property
     def epoch(self) -> int:
@@ -143,16 +144,16 @@ class RolloutLoader(Seeded):
             batch["episode_end"] = batch["terminated"] | batch["truncated"] | ~batch["valid"]
         rows = {name: map_tree(partial(self._flat, name), batch[name]) for name in self._columns}
         if self.length == 1:
-            windows = np.flatnonzero(valid)
+            windows = np.flatnonzero(batch["valid"].numpy().T)
         else:
-            envs = self.table.num_envs
-            windows = (np.arange(0, self.horizon, self.length)[:, None] * envs + np.arange(envs)).ravel()
+            starts = np.arange(0, self.horizon, self.length)[:, None]
+            windows = (starts * self.envs + np.arange(self.envs)).ravel()
         self._rollout.begin(rows, windows)
         self.table.clear()
 
     def _flat(self, name: str, value: Tensor) -> Tensor:
         """Turn [N, T, …] into rows [T * N, …] on the device; free of cost for what nobody changed."""
-        wanted = (self.table.num_envs, self.horizon // self.length if name == STATE else self.horizon)
+        wanted = (self.envs, self.horizon // self.length if name == STATE else self.horizon)
         if tuple(value.shape[:2]) != wanted:
             shape = list(value.shape)
             raise RlrunError(f"loader.adaptors: '{name}' came back as {shape}, wanted {[*wanted, '…']} (envs, steps)")
@@ -352,7 +353,7 @@ class PhasicLoader(RolloutLoader):
     def _begin(self) -> None:
         """Begin a phase over all rollouts since the last one."""
         rows = {name: joined([batch[name] for batch, _ in self._rollouts]) for name in self._phase_columns}
-        rollout = self.horizon * self.table.num_envs  # rows of one
+        rollout = self.horizon * self.envs  # rows of one
         starts = np.concatenate([starts + number * rollout for number, (_, starts) in enumerate(self._rollouts)])
         self._rollouts = []
         self.phase.begin(rows, starts)

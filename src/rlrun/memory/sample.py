@@ -40,18 +40,18 @@ class Sample(dict[str, Any]):
     def feedback(self, priority: Tensor) -> None:
         """Pass the priorities of the rows to the samplers that drew them, priority: [B] or [B, T].
 
+        Where the rows of each part have their mirror images behind them, the larger one of both counts.
+
         Raises:
             RlrunError: they are of another number of windows.
         """
-        if len(self.parts) == 1:
-            ((table, rows),) = self.parts
-            table.sampler.feedback(rows, priority)
-            return
         counts = [len(rows.index) for _, rows in self.parts]
-        if len(priority) != sum(counts):
+        copies, more = divmod(len(priority), max(sum(counts), 1))
+        if more or (not copies and sum(counts)):
             raise RlrunError(f"memory: {[*priority.shape]} priorities for a sample of {sum(counts)} windows")
-        for (table, rows), part in zip(self.parts, torch.split(priority, counts), strict=True):
-            table.sampler.feedback(rows, part)
+        shares = torch.split(priority, [copies * count for count in counts]) if len(counts) > 1 else (priority,)
+        for (table, rows), part in zip(self.parts, shares, strict=True):
+            table.sampler.feedback(rows, part.unflatten(0, (copies, -1)).amax(0) if copies > 1 else part)
 
     def rewrite(self, values: Mapping[str, Tree]) -> None:
         """Store new values of columns for the rows: values [B, …] or [B, T, …], by name; see `Table.rewrite`.

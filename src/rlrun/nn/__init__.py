@@ -63,6 +63,7 @@ from rlrun.nn.encoders import DetachedEncoder, Encoded, EncodedMLP, Encoder, Ima
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.inverse_model import InverseModel
 from rlrun.nn.latent import Latent, SharedFeatures
+from rlrun.nn.mirror import Mirror
 from rlrun.nn.mlp import MLP, normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.muzero import MuZeroNetwork
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
@@ -76,7 +77,7 @@ from rlrun.nn.value_heads import Bins, Numbers, Ordered, Quantiles, Rewards, Two
 __all__ = ["MLP", "ActionCodec", "ActionHead", "ActorCritic", "Autoencoder", "Bins", "Convolutions", "Core", "Critics"]
 __all__ += ["Decoder", "Deconvolutions", "DetachedEncoder", "DeterministicPolicy", "Dueling", "Encoded", "EncodedMLP"]
 __all__ += ["Encoder", "Ensemble", "Evaluated", "Follow", "Heads", "ImageEncoder", "ImplicitCritics", "InverseModel"]
-__all__ += ["Latent", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles", "RegularizedMLP", "ResNet"]
+__all__ += ["Latent", "Mirror", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles", "RegularizedMLP", "ResNet"]
 __all__ += [
     "ResNetDecoder",
     "ReturnNormalizer",
