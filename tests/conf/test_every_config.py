@@ -47,6 +47,7 @@ PICTURES = "env.target=rlrun.env.toys.ImageObservation"
 LATENT = ["algorithm=genrl", "env=thrusters", "init={networks.vae: null}"]  # the autoencoder has initial values
 DENSE = ["encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=32"]
 FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
+MIRRORED = ["symmetry.observation={sign: [1,-1,-1]}", "symmetry.action={sign: [-1]}"]
 OVERRIDES_OF_FILE = {
     "with/reward_model": ["algorithm=mbrl", "env=pendulum"],
     "algorithm/mbpo": ["env=cartpole", "algorithm.updates_per_step=1"],
@@ -98,6 +99,9 @@ OVERRIDES_OF_FILE = {
     "with/curl": ["algorithm=sac", PICTURES],
     "with/spr": ["algorithm=sac", PICTURES],
     "with/smoothed_policy": ["algorithm=sarsa_ddpg", "env=pendulum"],
+    "with/symmetry": ["algorithm=sac", "env=pendulum", *MIRRORED],
+    "with/symmetry_data": ["algorithm=sac", "env=pendulum", *MIRRORED],
+    "with/symmetry_adversarial": ["algorithm=sac", "env=pendulum", *MIRRORED],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/amp": ["algorithm=sac", "env=pendulum", DATASET],
     "with/reference": ["algorithm=sac", "env=pendulum", DATASET],

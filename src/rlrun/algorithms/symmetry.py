@@ -57,13 +57,17 @@ class MirrorLoss(LossCallback):
         mirror.require_observation()
         codec = getattr(network, "codec", None)
         if not isinstance(network, nn.Module) or not isinstance(codec, ActionCodec):
-            raise ConfigError(f"symmetry: a {type(network).__name__} has no policy whose mirror image could be compared")
+            raise ConfigError(
+                f"symmetry: a {type(network).__name__} has no policy whose mirror image could be compared"
+            )
         super().__init__(network, None, every=every, **options)
         self.mirror, self.weight, self.codec = mirror, weight, codec
-        soft = isinstance(network, SoftPolicy)
-        self.heads = getattr(network, "heads", None) if codec.continuous or not soft else None
-        self.critics = network.parts()[1] if isinstance(network, SoftPolicy) else network if self.heads is None else None
-        self.critics = self.critics if codec.discrete else None  # that choose
+        self.heads: Any = getattr(network, "heads", None)
+        self.critics: Any = network  # they choose, where heads do not
+        if isinstance(network, SoftPolicy):
+            self.heads, self.critics = self.heads if codec.continuous else None, network.parts()[1]
+        if not codec.discrete or (self.heads is not None and not isinstance(network, SoftPolicy)):
+            self.critics = None
         if self.critics is not None:
             _, self.value_head = value_head_of(self.critics)
         self.places = mirror.choices(codec) if codec.discrete else torch.empty(0)  # of mirrored choices
@@ -92,7 +96,10 @@ class MirrorLoss(LossCallback):
         if values is not None:
             own, image = values
             distance = distance + (own - image).square().mean(-1)
-            best = [one_hot(self.codec.best(self.codec.restrict(value, observation)), self.codec.branches) for value in values]
+            best = [
+                one_hot(self.codec.best(self.codec.restrict(value, observation)), self.codec.branches)
+                for value in values
+            ]
             pairs.append((best[0], best[1]))
         parts = self.codec.continuous + len(self.codec.branches)
         apart = sum(((own - image).abs().sum(-1) for own, image in pairs), torch.zeros(())) / (2.0 * parts)
@@ -100,11 +107,14 @@ class MirrorLoss(LossCallback):
 
     def policy_term(self, observation: Tree, mirrored: Tree) -> Tensor:
         """Return w ‖π(s) - M_a π(M_o s)‖² [...]."""
-        return self.weight * sum((own - image).square().sum(-1) for own, image in self.pairs(observation, mirrored))
+        pairs = self.pairs(observation, mirrored)
+        return self.weight * torch.stack([(own - image).square().sum(-1) for own, image in pairs]).sum(0)
 
     def value_term(self, observation: Tree, mirrored: Tree) -> Tensor:
         """Return w times the mean over choices of (Q(s, a) - Q(M_o s, M_a a))² [...]."""
-        own, image = self.values(observation, mirrored)
+        values = self.values(observation, mirrored)
+        assert values is not None
+        own, image = values
         return self.weight * (own - image).square().mean(-1)
 
     def pairs(self, observation: Tree, mirrored: Tree) -> list[tuple[Tensor, Tensor]]:
@@ -131,7 +141,9 @@ class MirrorLoss(LossCallback):
             with torch.no_grad():
                 c = self.acts(observation)[0]
                 c_image = None if c is None else self.mirror.numbers(self.codec, c)
-        own, image = (self.value_head.guiding(self.critics(*at), "mean") for at in ((observation, c), (mirrored, c_image)))
+        own, image = (
+            self.value_head.guiding(self.critics(*at), "mean") for at in ((observation, c), (mirrored, c_image))
+        )
         return own, image[..., self.places]
 
     def note(self, path_of: Callable[[object], str]) -> str:
@@ -148,12 +160,11 @@ def with_term(loss: Callable[..., Any], term: Callable[..., Tensor]) -> Callable
         given = dict(zip(required, values, strict=bool(values))) | optional
         elements, outputs, metrics = of_loss(loss(**{name: given[name] for name in own if name in given}))
         further = term(**{name: given[name] for name in others})
-        valid = given.get("valid")
-        further = further if valid is None else ops.over_valid(further, valid)
-        further = further.mean() if not elements.dim() else further.reshape(
-            further.shape + (1,) * (elements.dim() - further.dim())
-        )
-        return elements + further, outputs, metrics
+        if (valid := given.get("valid")) is not None:
+            further = ops.over_valid(further, valid)
+        further = further.reshape(further.shape + (1,) * (elements.dim() - further.dim()))
+        further = further if elements.dim() else further.mean()
+        return elements + further, dict(outputs), dict(metrics)
 
     total.__signature__ = inspect.Signature([*own.values(), *added.values()])  # type: ignore[attr-defined]
     return total

@@ -36,7 +36,13 @@ from rlrun.memory.storage import leaf_of
 
 COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VIEWS, MIRRORS = range(9)
 VALUES, EVALUATES_ACTIONS, SHAPE, PAST, NAMES = range(9, 14)
-FURTHER = ("anchor", "positive", "origin", "later", "mirrored")  # observations that views add, which change as `observation` does
+FURTHER = (
+    "anchor",
+    "positive",
+    "origin",
+    "later",
+    "mirrored",
+)  # observations that views add, which change as `observation` does
 SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, RETURNS, AHEAD)  # two of them would undo one another
 
 

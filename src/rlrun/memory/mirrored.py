@@ -21,9 +21,9 @@ class Mirrored:
     """Adds `mirrored`, the mirror image of each observation; or, by `double`, the mirror image of each transition.
 
     Doubled batches have the rows, [B, …], and behind them their mirror images: observations, next observations and
-    actions are mirrored, other columns are the same. Doubled rollouts have twice as many environments, [2 N, T]. Values,
-    advantages and log-probabilities of mirrored steps are computed for the mirrored observations and actions, as
-    `Advantages` comes later. So their probability ratios begin at 1, too.
+    actions are mirrored, other columns are the same. Doubled rollouts have twice as many environments, [2 N, T].
+    Values, advantages and log-probabilities come later (`Advantages`), of the mirrored observations and actions. So
+    ratios of mirrored actions, π(M a | M s) / π_then(M a | M s), begin at 1 as those of others do.
 
     Args:
         mirror: of the environment.

@@ -51,7 +51,7 @@ class Sample(dict[str, Any]):
             raise RlrunError(f"memory: {[*priority.shape]} priorities for a sample of {sum(counts)} windows")
         shares = torch.split(priority, [copies * count for count in counts]) if len(counts) > 1 else (priority,)
         for (table, rows), part in zip(self.parts, shares, strict=True):
-            table.sampler.feedback(rows, part.unflatten(0, (copies, -1)).amax(0) if copies > 1 else part)
+            table.sampler.feedback(rows, torch.stack(part.chunk(copies)).amax(0) if copies > 1 else part)
 
     def rewrite(self, values: Mapping[str, Tree]) -> None:
         """Store new values of columns for the rows: values [B, …] or [B, T, …], by name; see `Table.rewrite`.

@@ -77,7 +77,17 @@ from rlrun.nn.value_heads import Bins, Numbers, Ordered, Quantiles, Rewards, Two
 __all__ = ["MLP", "ActionCodec", "ActionHead", "ActorCritic", "Autoencoder", "Bins", "Convolutions", "Core", "Critics"]
 __all__ += ["Decoder", "Deconvolutions", "DetachedEncoder", "DeterministicPolicy", "Dueling", "Encoded", "EncodedMLP"]
 __all__ += ["Encoder", "Ensemble", "Evaluated", "Follow", "Heads", "ImageEncoder", "ImplicitCritics", "InverseModel"]
-__all__ += ["Latent", "Mirror", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles", "RegularizedMLP", "ResNet"]
+__all__ += [
+    "Latent",
+    "Mirror",
+    "MixedPrecision",
+    "Normalizer",
+    "Numbers",
+    "Policy",
+    "Quantiles",
+    "RegularizedMLP",
+    "ResNet",
+]
 __all__ += [
     "ResNetDecoder",
     "ReturnNormalizer",
@@ -88,7 +98,7 @@ __all__ += [
     "SquashedGaussian",
 ]
 __all__ += ["StatefulEncoder", "Temperature", "Trunk", "UNet", "Value", "ValueHead"]
-__all__ += ["Beyond", "Coded", "Dynamics", "MuZeroNetwork", "Ordered", "TwoHot", "WorldModel"]
+__all__ += ["Beyond", "Coded", "Dynamics", "Mirror", "MuZeroNetwork", "Ordered", "TwoHot", "WorldModel"]
 __all__ += [
     "flatten",
     "frozen_copy",

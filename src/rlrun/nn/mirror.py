@@ -1,6 +1,6 @@
 """Mirror images of observations and actions: what is right becomes left, and the other way round.
 
-    M_o(M_o(s)) = s,  M_a(M_a(a)) = a
+M_o(M_o(s)) = s,  M_a(M_a(a)) = a
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.core.errors import ConfigError, did_you_mean, shown
-from rlrun.core.spaces import ACTION_MASK, UNSEEN, Box, Composite, Discrete, Leaf, Space, Spaces, describe
-from rlrun.core.spaces import leaves, leaves_of, tree_of
+from rlrun.core.spaces import (
+    ACTION_MASK,
+    UNSEEN,
+    Box,
+    Composite,
+    Discrete,
+    Leaf,
+    Space,
+    Spaces,
+    describe,
+    leaves,
+    leaves_of,
+    tree_of,
+)
 from rlrun.core.typing import Array, Tree
 from rlrun.nn.actions import ActionCodec
 
