@@ -18,6 +18,7 @@ from benchmarks import (
     claims_of_models,
     claims_of_particles,
     claims_of_pixels,
+    claims_of_symmetry,
 )
 from benchmarks.claims import Claim, fresh_return
 from benchmarks.games import BESIDE
@@ -31,6 +32,7 @@ CLAIMS = (
     | claims_of_latents.CLAIMS
     | claims_of_games.CLAIMS
     | claims_of_imitation.CLAIMS
+    | claims_of_symmetry.CLAIMS
 )
 
 

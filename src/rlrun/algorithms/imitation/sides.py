@@ -22,6 +22,7 @@ from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, ActionCodec, Mirror
+from rlrun.nn.mlp import outputs_of
 
 Half = Callable[[Tree], Tensor]  # of actions: [..., F]
 
@@ -40,7 +41,7 @@ class Sides(nn.Module):
         layers: any module from halves to scores [..., 1] in their place.
 
     Raises:
-        ConfigError: one half has no function, or the two have different sizes.
+        ConfigError: one half has no function, or the two have different sizes, or the layers give several scores.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class Sides(nn.Module):
         if shapes[0] != shapes[1] or len(shapes[0]) != 2:
             raise ConfigError(f"intrinsic.sides: wanted halves [2, F] of two actions, got {shapes[0]} and {shapes[1]}")
         self.layers = layers or MLP(shapes[0][1], 1, hidden=hidden)
+        if (scores := outputs_of(self.layers, torch.zeros(2, shapes[0][1]))) != 1:
+            raise ConfigError(f"networks.sides.layers: wanted one score of a half, got {scores} numbers")
 
     def forward(self, half: Tensor) -> Tensor:
         score: Tensor = self.layers(half)
