@@ -63,6 +63,7 @@ class Advantages:
         self.v_trace = v_trace
         self.around = around
         self.recurrent = bool(getattr(network, "state_size", 0))
+        self.follows_actions = self.recurrent and getattr(network, "follows_actions", False)
         needed = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
         self.requires = (*needed, "state") if self.recurrent else needed
         self.provides = ("value", "advantage", "return_", *(("log_prob",) if log_prob else ()))
@@ -77,9 +78,10 @@ class Advantages:
         if self.recurrent:
             void = ~batch["valid"] if "valid" in batch else torch.zeros_like(episode_end)
             before = (map_tree(lambda tensor: tensor[:, 0], batch["state"]), episode_end | void)
-        if self.v_trace or (self.log_prob and stored is None):
+        compares = self.v_trace or (self.log_prob and stored is None)
+        if compares or self.follows_actions:
             value, log_prob = self._over(self._both, reward, *seen, *before)
-            entries = {"value": value, "log_prob": log_prob}
+            entries = {"value": value, **({"log_prob": log_prob} if compares else {})}
         else:
             value = self._over(self._value, reward, seen[0], *before)[0]
             entries = {"value": value}
@@ -106,10 +108,11 @@ class Advantages:
         last, following = episode_end.clone(), value.roll(-1, 1)
         last[:, -1] = True
         names = ("next_observation", "observation") if self.recurrent else ("next_observation",)
+        names = (*names, "action") if self.follows_actions else names
         seen = [map_tree(lambda tensor: tensor[last], batch[name]) for name in names]
         if self.recurrent:
             ends = batch[END_STATE]
-            seen.append(map_tree(lambda tensor: tensor[ends["place"][last]], ends["state"]))
+            seen.insert(2, map_tree(lambda tensor: tensor[ends["place"][last]], ends["state"]))
         function = self._value_after if self.recurrent else self._value
         next_value = self._in_pieces(function, self.chunk, *seen)[0]
         following[last] = next_value.to(following.device)
@@ -118,9 +121,9 @@ class Advantages:
     def _value(self, observation: Tree, *before: Tree) -> tuple[Tensor]:
         return (self.network.value(observation, *before),)
 
-    def _value_after(self, next_observation: Tree, observation: Tree, state: Tree) -> tuple[Tensor]:
+    def _value_after(self, next_observation: Tree, observation: Tree, state: Tree, *action: Tree) -> tuple[Tensor]:
         """Return values of next observations by the state after the row, which is not stored at an end."""
-        return (self.network.value(next_observation, self.network.after(observation, state)),)  # type: ignore[attr-defined]
+        return (self.network.value(next_observation, self.network.after(observation, state, *action)),)  # type: ignore[attr-defined]
 
     def _both(self, observation: Tree, action: Tree, *before: Tree) -> tuple[Tensor, Tensor]:
         evaluated = self.network.evaluate_actions(observation, action, *before)

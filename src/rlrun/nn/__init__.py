@@ -61,6 +61,7 @@ from rlrun.nn.decoders import Decoder, Deconvolutions, ResNetDecoder, SpatialBro
 from rlrun.nn.dynamics import Beyond, Coded, Dynamics, WorldModel
 from rlrun.nn.encoders import DetachedEncoder, Encoded, EncodedMLP, Encoder, ImageEncoder, Trunk, flatten
 from rlrun.nn.ensemble import Dueling, Ensemble
+from rlrun.nn.external_memory import ExternalMemory, MemoryCore
 from rlrun.nn.inverse_model import InverseModel
 from rlrun.nn.latent import Latent, SharedFeatures
 from rlrun.nn.mirror import Mirror
@@ -98,7 +99,18 @@ __all__ += [
     "SquashedGaussian",
 ]
 __all__ += ["StatefulEncoder", "Temperature", "Trunk", "UNet", "Value", "ValueHead"]
-__all__ += ["Beyond", "Coded", "Dynamics", "Mirror", "MuZeroNetwork", "Ordered", "TwoHot", "WorldModel"]
+__all__ += [
+    "Beyond",
+    "Coded",
+    "Dynamics",
+    "ExternalMemory",
+    "MemoryCore",
+    "Mirror",
+    "MuZeroNetwork",
+    "Ordered",
+    "TwoHot",
+    "WorldModel",
+]
 __all__ += [
     "flatten",
     "frozen_copy",

@@ -29,7 +29,7 @@ from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer, outputs_of, probing, zeros
 from rlrun.nn.own import Layers, OwnLayers, require_outputs
 from rlrun.nn.precision import LARGE, products
-from rlrun.nn.recurrent import Core, Kind, StatefulEncoder, encoded, has_state, present
+from rlrun.nn.recurrent import Kind, StatefulEncoder, core_of, encoded, has_state, present
 from rlrun.ops.distributions import one_hot
 
 Recipe = Callable[..., nn.Module]
@@ -459,7 +459,7 @@ class Trunk(Encoded):
         self.layers = dense(features, hidden, activation=activation, layer_norm=layer_norm)
         self.layers.apply(initializer(init))
         self.size = hidden[-1] if hidden else features
-        self.core = None if core is None else Core(core, self.size, core_size)
+        self.core = None if core is None else core_of(core, self.size, core_size)
         self.state_size, self.behind = 0, False
         if self.core is not None:
             self.size, self.state_size = self.core.size, self.core.state_size

@@ -1,20 +1,21 @@
 """Recurrent layers: GRU and LSTM, and observations that come with what they remember."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from rlrun.core.errors import ConfigError, RequestError, require_one_of
+from rlrun.core.errors import ConfigError, RequestError, require_at_least, require_one_of
 from rlrun.core.spaces import Space, leaves, leaves_of, map_tree, tree_of, without_mask
 from rlrun.core.typing import Tree
-from rlrun.nn.mlp import zeros
+from rlrun.nn.mlp import require_widths, zeros
 from rlrun.nn.precision import products
 
 KINDS: dict[str, type[nn.GRU | nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
-Kind = Literal["gru", "lstm"]
+Kind = Literal["gru", "lstm"] | Callable[..., nn.Module]  # or a recipe of a layer such as `rlrun.nn.MemoryCore`
 
 # An observation for recurrent networks is a dict of `observation`, the state before it, and of windows also `at`:
 # observation [B, T, …] then are successive ones, after the state [B, S], of which the rows `at` [B, T'] are meant.
@@ -170,6 +171,35 @@ class Core(nn.Module):
         return output[inverse(order)].view(windows, steps, self.size)
 
 
+class Stack(nn.Module):
+    """Recurrent layers above each other; their states stand side by side in a row [B, state_size].
+
+    Args:
+        inputs: width of the features.
+        sizes: widths of the layers.
+        kind: gru or lstm.
+
+    Raises:
+        ConfigError: there is no layer, or no such kind.
+    """
+
+    def __init__(self, inputs: int, sizes: Sequence[int], *, kind: Kind = "lstm") -> None:
+        super().__init__()
+        require_widths("lstm_size", sizes)
+        require_at_least("the number of layers", len(sizes), 1)
+        self.cores: Any = nn.ModuleList(map(partial(Core, kind), (inputs, *sizes), sizes))
+        self.size = sizes[-1]
+        self.state_size: int = sum(core.state_size for core in self.cores)
+
+    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features [B, size] and the state after them, from [B, F] and the state [B, S] before them."""
+        after = []
+        for core, own in zip(self.cores, state.split([core.state_size for core in self.cores], -1), strict=True):
+            features, own = core.step(features, own)
+            after.append(own)
+        return features, torch.cat(after, -1)
+
+
 class StatefulEncoder(nn.Module):
     """An encoder of one's own with a state that begins with zeros, such as a filter or a memory; it sees no masks.
 
@@ -217,6 +247,21 @@ class StatefulEncoder(nn.Module):
         """Return observations without an action mask."""
         values = leaves_of(self.observed, observation)
         return values[0] if self._alone else tree_of(self.observed, values)
+
+
+def core_of(kind: Kind, inputs: int, size: int) -> Any:
+    """Return a recurrent layer: a `Core`, or what a recipe makes of `inputs` and `size`, with the same calls.
+
+    Raises:
+        ConfigError: there is no such kind, or the recipe lacks a call.
+    """
+    if not callable(kind):
+        return Core(kind, inputs, size)
+    core: Any = kind(inputs=inputs, size=size)
+    for name in ("size", "state_size", "step"):
+        if not hasattr(core, name):
+            raise ConfigError(f"algorithm.recurrent: a {type(core).__name__} has no '{name}'; see rlrun.nn.Core")
+    return core
 
 
 def inverse(permutation: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Agents with an external memory that a predictor of observations fills."""
