@@ -11,7 +11,6 @@ Gradients reach keys, strengths and written values through reads alone: usage an
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 import torch.nn.functional as F

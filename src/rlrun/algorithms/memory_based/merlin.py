@@ -146,8 +146,8 @@ class Predictor(Encoded):
         self.prior = MLP(known, 2 * latent, hidden=hidden, activation="tanh", output_gain=0.1)
         self.posterior = MLP(features + known + 2 * latent, 2 * latent, hidden=hidden, activation="tanh")
         self.q = MLP(latent + self.actions, 1, hidden=hidden)
-        made = {name: decoder(spaces, latent) for name, decoder in decoders.items() if decoder is not None}
-        self.decoders = nn.ModuleDict(made)
+        built = {name: decoder(spaces, latent) for name, decoder in decoders.items() if decoder is not None}
+        self.decoders = nn.ModuleDict(built)
 
     @property
     def shapes(self) -> dict[str, Any]:
@@ -344,8 +344,8 @@ class Merlin(nn.Module):
 
 def seen(predicted: Predicted, observation: Tree) -> dict[str, Any]:
     """Return what the actor observes of a prediction."""
-    mask = {ACTION_MASK: observation[ACTION_MASK]} if _masked(observation) else {}
-    return {"latent": predicted.latent, "memory": predicted.memory, **mask}
+    flags = {ACTION_MASK: observation[ACTION_MASK]} if _masked(observation) else {}
+    return {"latent": predicted.latent, "memory": predicted.memory, **flags}
 
 
 def _masked(observation: Tree) -> bool:
