@@ -159,7 +159,7 @@ class MemoryCore(nn.Module):
         self.memory = ExternalMemory(slots, width, decay=decay, retroactive=retroactive)
         self.reader = Reader(self.memory, size, keys)
         self.lstm = Stack(inputs + self.reader.size, [size] * depth)
-        self.value = nn.Linear(size, width)
+        self.value = nn.Linear(size + inputs, width)
         self.size = size + self.reader.size
         shapes = {"lstm": [self.lstm.state_size], "read": [self.reader.size], **self.memory.shapes}
         self.shapes = {name: torch.Size(shape) for name, shape in shapes.items()}
@@ -170,7 +170,7 @@ class MemoryCore(nn.Module):
         parts = dict(zip(self.shapes, state.split([shape.numel() for shape in self.shapes.values()], -1), strict=True))
         slots = {name: parts[name].unflatten(-1, self.shapes[name]) for name in self.memory.shapes}
         hidden, lstm = self.lstm.step(torch.cat((features, parts["read"]), -1), parts["lstm"])
-        slots = self.memory.write(slots, self.value(hidden).tanh())
+        slots = self.memory.write(slots, self.value(torch.cat((hidden, features), -1)).tanh())
         found, _, slots = self.reader(hidden, slots)
         after = {"lstm": lstm, "read": found, **slots}
         return torch.cat((hidden, found), -1), torch.cat([after[name].flatten(1) for name in self.shapes], -1)
