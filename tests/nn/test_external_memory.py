@@ -134,5 +134,5 @@ def test_what_has_no_meaning_is_refused():
             ExternalMemory(**{"slots": 2, "width": 2, **options})
     with pytest.raises(RequestError):
         MemoryCore(F, 4)(torch.zeros(B, F), None)
-    with pytest.raises(ConfigError, match="algorithm.recurrent: a Linear has no 'size'"):
+    with pytest.raises(ConfigError, match=r"algorithm\.recurrent: a Linear has no 'size'"):
         ActorCritic(SPACES, core=lambda inputs, size: torch.nn.Linear(inputs, size))

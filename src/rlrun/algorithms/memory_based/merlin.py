@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, require_distance
 from rlrun.core.errors import ConfigError, require_number, require_whole
-from rlrun.core.spaces import leaves as leaves_of_space
 from rlrun.core.spaces import ACTION_MASK, Spaces, map_tree, with_parts, without_mask
+from rlrun.core.spaces import leaves as leaves_of
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec, ActionHead, Heads
 from rlrun.nn.actor_critic import Evaluated
@@ -90,7 +90,7 @@ class LatentDecoder(nn.Module):
         if leaves is not None:
             self.space = with_parts(self.space, leaves, place="leaves")
         self.distance = distance or ops.distance
-        only = [leaf for _, leaf in leaves_of_space(self.space)]
+        only = [leaf for _, leaf in leaves_of(self.space)]
         target = only[0] if len(only) == 1 else self.space
         self.decoder = Decoder(target, latent, hidden=hidden, activation=activation, network=network)
 
