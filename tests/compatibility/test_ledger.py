@@ -29,7 +29,6 @@ TO_COME = {  # parts of modules' names -> what README says is not here yet
     "alf": {
         **dict.fromkeys(("dynamics", "mbrl", "planning", "predictive", "reward_learning"), "models of the world"),
         **dict.fromkeys(("agent", "mcts", "muzero"), "some of MuZero"),
-        "merlin": "MERLIN",
     },
     "emote": {"models": "models of the world"},
 }

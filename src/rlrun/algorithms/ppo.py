@@ -45,6 +45,7 @@ class PPOLoss(ActorCriticLoss):
     """
 
     provides = ("policy_entropy", "approx_kl")
+    watches = ("end_batch",)
     momentary = ("_over", "_running")  # what is taken back are the numbers that were made of these
 
     def __init__(

@@ -94,6 +94,7 @@ class LossCallback(Callback):
 
     data_group: str | None = "default"
     inherited: tuple[str, ...] = ("optimizer", "names")
+    watches: tuple[str, ...] = ()  # its hooks for metrics alone, which a joint loss leaves out
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Layers over images and signals: plain convolutions, and the residual network of IMPALA."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 
 from torch import Tensor, nn
@@ -70,6 +70,7 @@ class ResNet(nn.Sequential):
         channels: those of each section.
         blocks: in a section.
         activation: before each convolution of a block, and behind the last section.
+        norm: recipe of a layer behind each convolution, such as `torch.nn.BatchNorm2d`; it gets the number of channels.
     """
 
     def __init__(
@@ -79,23 +80,26 @@ class ResNet(nn.Sequential):
         channels: Sequence[int] = (16, 32, 32),
         blocks: int = 2,
         activation: Activation = "relu",
+        norm: Callable[[int], nn.Module] | None = None,
     ) -> None:
         layers: list[nn.Module] = []
         for count in channels:
-            layers += [nn.Conv2d(inputs, count, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
-            layers += [ResidualBlock(count, activation) for _ in range(blocks)]
+            layers.append(nn.Conv2d(inputs, count, 3, padding=1))
+            layers += [nn.MaxPool2d(3, 2, padding=1)] if norm is None else [norm(count), nn.MaxPool2d(3, 2, padding=1)]
+            layers += [ResidualBlock(count, activation, norm) for _ in range(blocks)]
             inputs = count
         super().__init__(*layers, activation_module(activation))
 
 
 class ResidualBlock(nn.Module):
-    """x + conv(a(conv(a(x)))), with convolutions of 3 × 3 pixels."""
+    """x + conv(a(conv(a(x)))), with convolutions of 3 × 3 pixels, and a norm behind each if there is one."""
 
-    def __init__(self, channels: int, activation: Activation) -> None:
+    def __init__(self, channels: int, activation: Activation, norm: Callable[[int], nn.Module] | None = None) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for _ in range(2):
             layers += [activation_module(activation), nn.Conv2d(channels, channels, 3, padding=1)]
+            layers += [] if norm is None else [norm(channels)]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, maps: Tensor) -> Tensor:

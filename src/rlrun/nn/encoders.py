@@ -85,6 +85,8 @@ class Encoder(nn.Module):
         images: recipe of the layers over images [B, C, H, W] in [0, 1]; None = `NATURE` or `SMALL`, by their size.
         signals: recipe of layers over signals [B, C, L], parts of two dimensions that are no images; None = flattened.
         features: width of the dense layer behind either; None = none, auto = 512 or 128, by the size of an image.
+        norm: recipe of a layer behind the dense one, such as `torch.nn.BatchNorm1d`; it gets the width. None = none.
+        output_activation: behind both; None = `activation`.
         layout: which axes of images have channels, as `rlrun.core.spaces.laid_out` takes it; auto = as the spaces say.
         activation, init: of the layers. A recipe gets `inputs`, channels, and `activation`, if it takes these.
 
@@ -101,6 +103,8 @@ class Encoder(nn.Module):
         images: Recipe | None = None,
         signals: Recipe | None = None,
         features: int | Literal["auto"] | None = "auto",
+        norm: Recipe | None = None,
+        output_activation: Activation | None = None,
         layout: str | Mapping[str, str] = "auto",
         activation: Activation = "relu",
         init: str | Initializer = "default",
@@ -114,7 +118,8 @@ class Encoder(nn.Module):
                 place = f"encoder.{kind}s: no part of the observation is"
                 raise ConfigError(f"{place} {KINDS[kind]}: {describe(self.space)}; encoder=auto fits all")
         require_at_least("encoder.features", features if isinstance(features, int) else 1, 1)
-        layers: dict[str, Any] = {"features": features, "activation": activation, "init": init}
+        layers: dict[str, Any] = {"features": features, "norm": norm, "activation": activation, "init": init}
+        layers["output_activation"] = output_activation
         self.images = nn.ModuleList(
             ImageEncoder(leaf, recipe=recipes[kind], **layers)
             if isinstance(leaf, Box) and (kind == "image" or (kind == "signal" and signals is not None))
@@ -380,7 +385,7 @@ class ImageEncoder(nn.Module):
 
     Args:
         leaf: an image, whose `picture` has the axes; or a signal, [..., L, C] or [..., C, L].
-        recipe, features, activation, init: as `Encoder` takes them.
+        recipe, features, norm, output_activation, activation, init: as `Encoder` takes them.
 
     Raises:
         ConfigError: it is too small for these layers.
@@ -392,6 +397,8 @@ class ImageEncoder(nn.Module):
         *,
         recipe: Recipe | None = None,
         features: int | Literal["auto"] | None = "auto",
+        norm: Recipe | None = None,
+        output_activation: Activation | None = None,
         activation: Activation = "relu",
         init: str | Initializer = "default",
     ) -> None:
@@ -405,7 +412,9 @@ class ImageEncoder(nn.Module):
         wide = outputs_of(self.convolutions, picture, place=f"encoder of {describe(leaf)} (encoder=auto fits)")
         width = (512 if large else 128) if features == "auto" else features
         self.size = wide if width is None else width
-        self.dense = nn.Sequential(*([] if width is None else [nn.Linear(wide, width), activation_module(activation)]))
+        behind = activation_module(activation if output_activation is None else output_activation)
+        normed = [] if norm is None or width is None else [norm(width)]
+        self.dense = nn.Sequential(*([] if width is None else [nn.Linear(wide, width), *normed, behind]))
         if isinstance(self.convolutions, Convolutions | ResNet):  # those of others begin as they like
             self.convolutions.apply(initializer(init))
         self.dense.apply(initializer(init))

@@ -10,8 +10,6 @@ A step reads by similarity and writes one slot (Wayne et al. 2018, arXiv 1803.10
 Gradients reach keys, strengths and written values through reads alone: usage and the choice of a slot have none.
 """
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,7 +18,7 @@ from rlrun.core.errors import RequestError, require_number, require_whole
 from rlrun.nn.mlp import orthogonal_
 from rlrun.nn.recurrent import STATELESS, Stack
 
-Slots = Mapping[str, Tensor]  # the state of a memory
+Slots = dict[str, Tensor]  # the state of a memory
 STRENGTH = 5.0  # β of a key without one, and of keys before they are learned
 TIE = 1e-3  # of slots whose usage differs by less, the first one is the least used
 
@@ -167,8 +165,9 @@ class MemoryCore(nn.Module):
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [B, size] and the state after them, from [B, F] and the state [B, S] before them."""
-        parts = dict(zip(self.shapes, state.split([shape.numel() for shape in self.shapes.values()], -1), strict=True))
-        slots = {name: parts[name].unflatten(-1, self.shapes[name]) for name in self.memory.shapes}
+        rows = torch.split(state, [shape.numel() for shape in self.shapes.values()], -1)
+        parts = dict(zip(self.shapes, rows, strict=True))
+        slots = {name: parts[name].reshape(-1, *self.shapes[name]) for name in self.memory.shapes}
         hidden, lstm = self.lstm.step(torch.cat((features, parts["read"]), -1), parts["lstm"])
         slots = self.memory.write(slots, self.value(torch.cat((hidden, features), -1)).tanh())
         found, _, slots = self.reader(hidden, slots)

@@ -15,7 +15,8 @@ from rlrun.nn.mlp import require_widths, zeros
 from rlrun.nn.precision import products
 
 KINDS: dict[str, type[nn.GRU | nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
-Kind = Literal["gru", "lstm"] | Callable[..., nn.Module]  # or a recipe of a layer such as `rlrun.nn.MemoryCore`
+Plain = Literal["gru", "lstm"]
+Kind = Plain | Callable[..., nn.Module]  # or a recipe of a layer such as `rlrun.nn.MemoryCore`
 
 # An observation for recurrent networks is a dict of `observation`, the state before it, and of windows also `at`:
 # observation [B, T, …] then are successive ones, after the state [B, S], of which the rows `at` [B, T'] are meant.
@@ -82,7 +83,7 @@ class Core(nn.Module):
         ConfigError: there is no such kind.
     """
 
-    def __init__(self, kind: Kind, inputs: int, size: int) -> None:
+    def __init__(self, kind: Plain, inputs: int, size: int) -> None:
         super().__init__()
         require_one_of("core", kind, KINDS)
         self.layer = KINDS[kind](inputs, size, batch_first=True)
@@ -183,18 +184,19 @@ class Stack(nn.Module):
         ConfigError: there is no layer, or no such kind.
     """
 
-    def __init__(self, inputs: int, sizes: Sequence[int], *, kind: Kind = "lstm") -> None:
+    def __init__(self, inputs: int, sizes: Sequence[int], *, kind: Plain = "lstm") -> None:
         super().__init__()
         require_widths("lstm_size", sizes)
         require_at_least("the number of layers", len(sizes), 1)
-        self.cores: Any = nn.ModuleList(map(partial(Core, kind), (inputs, *sizes), sizes))
-        self.size = sizes[-1]
-        self.state_size: int = sum(core.state_size for core in self.cores)
+        cores = [*map(partial(Core, kind), (inputs, *sizes), sizes)]
+        self.cores: Any = nn.ModuleList(cores)
+        self.size, self.sizes = sizes[-1], [core.state_size for core in cores]
+        self.state_size = sum(self.sizes)
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [B, size] and the state after them, from [B, F] and the state [B, S] before them."""
         after = []
-        for core, own in zip(self.cores, state.split([core.state_size for core in self.cores], -1), strict=True):
+        for core, own in zip(self.cores, torch.split(state, self.sizes, -1), strict=True):
             features, own = core.step(features, own)
             after.append(own)
         return features, torch.cat(after, -1)

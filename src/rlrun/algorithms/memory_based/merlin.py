@@ -194,9 +194,12 @@ class Predictor(Encoded):
             predicted, state = self.step(row, state)
             state = begun({**state, "action": coded[:, at]}, episode_end, at)
             steps.append(predicted)
-        parts = [torch.stack(part, 1) for part in zip(*(step[:3] for step in steps), strict=True)]
+        latent, drawn, divergence, weights = (
+            torch.stack([getattr(step, name) for step in steps], 1)
+            for name in ("latent", "drawn", "divergence", "weights")
+        )
         memory = {name: torch.stack([step.memory[name] for step in steps], 1) for name in steps[0].memory}
-        return Predicted(*parts, memory, torch.stack([step.weights for step in steps], 1))
+        return Predicted(latent, drawn, divergence, memory, weights)
 
 
 def begun(state: Tree, episode_end: Tensor | None, at: int) -> Any:
