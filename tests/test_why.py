@@ -97,6 +97,7 @@ BALANCES = {  # PPO on a pole, learning
 
 QUANTIZED = {"callbacks": {"vq_vae": {"optimizer": {"lr": 1e-3}, "revive": 0.0}}}
 SLOTS = {"algorithm": {"latent": 16}, "networks": {"monet": {"latent": "${algorithm.latent}"}}}
+REMEMBERING = {"algorithm": {"slots": 64, "predictor": {"divergence_weight": 0.01}}}
 ENCODING = {
     "algorithm": {"beta": 1.0},
     "networks": {"beta": {"initial": "${algorithm.beta}"}},
@@ -198,7 +199,13 @@ def searching(series=None, keys=None, **options):
     return diagnose(facts(changed(SEARCHING, keys or {}), {**SWINGS, **seen, **still, **(series or {})}, **options))
 
 
+def remembering(series=None, keys=None, **options):
+    flat = {"episode/return": [0.5, 0.4, 0.6, *[0.5] * (STEPS - 3)], "memory/focus": 0.3}
+    return diagnose(facts(changed(REMEMBERING, keys or {}), {**flat, **(series or {})}, **options))
+
+
 COMMANDS = {
+    remembering: ["algorithm=merlin", "env=recall"],
     searching: ["algorithm=muzero", "env=cartpole"],
     imagining: ["algorithm=mbpo", "env=pendulum"],
     planning: ["algorithm=mbrl", "env=pendulum"],
@@ -250,6 +257,7 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
     "plan at its bounds": (planning, {"plan/at_bounds": 0.99}, {}, "algorithm.plan.horizon=30"),
     "search prefers no action": (searching, {"search/entropy": 0.69}, {}, "algorithm.search.simulations=50"),
     "value far from its search": (searching, {"search/value_moved": (0.1, 30.0)}, {}, "algorithm.reanalyze.share=0.5"),
+    "memory is not read": (remembering, {"memory/focus": 0.01}, {}, "algorithm.slots=16"),
     "scale of observations": (rollout, {"observation/size": 5_000}, {}, "+with=observation_norm"),
     "gradients clipped to nothing": (rollout, {}, {"algorithm.max_grad_norm": 1e-8}, "algorithm.max_grad_norm=0.5"),
     "weight of entropy": (
@@ -334,6 +342,7 @@ HEALTHY = {  # rule: metrics and keys just beside
     "plan at its bounds": ({"plan/at_bounds": 0.8}, {}),
     "search prefers no action": ({"search/entropy": (0.69, 0.6)}, {}),
     "value far from its search": ({"search/value_moved": (0.1, 15.0)}, {}),
+    "memory is not read": ({"memory/focus": 0.2}, {}),
     "scale of observations": ({"observation/size": 30}, {}),
     "gradients clipped to nothing": ({"grad_norm/ppo": 60}, {"algorithm.max_grad_norm": 0.05}),
     "weight of entropy": ({"entropy/continuous": (0.6, -2.5), "temperature/continuous": 0.02}, {}),

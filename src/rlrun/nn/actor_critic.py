@@ -1,6 +1,6 @@
 """One network for policy and value."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ class Evaluated(NamedTuple):
     heads: Heads
     head: ActionHead
     noise: Tensor | None  # [..., A], drawn for the entropy
+    shown: Mapping[str, Tensor] = {}  # [...] each, whose means are metrics by these names
 
     @property
     def entropy(self) -> Tensor:

@@ -10,6 +10,8 @@ A step reads by similarity and writes one slot (Wayne et al. 2018, arXiv 1803.10
 Gradients reach keys, strengths and written values through reads alone: usage and the choice of a slot have none.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -89,6 +91,16 @@ class ExternalMemory(nn.Module):
         after["content"] = content + trace.unsqueeze(-1) * later.unsqueeze(-2)
         after["trace"] = self.retroactive * trace + (1.0 - self.retroactive) * written
         return after
+
+
+@torch.no_grad()
+def focus(weights: Tensor) -> Tensor:
+    """Return how far from even the weights of slots are [..., K, slots] -> [...]: 0 if all are equal, 1 for one slot.
+
+    It is 1 less the share of their entropy in that of even weights, the mean over keys.
+    """
+    entropy = torch.special.entr(weights).sum(-1).mean(-1)
+    return 1.0 - entropy / math.log(max(weights.shape[-1], 2))
 
 
 class Reader(nn.Module):

@@ -18,7 +18,6 @@ and Q of the paper, both off unless they are set.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +33,7 @@ from rlrun.nn.actions import ActionCodec, ActionHead, Heads
 from rlrun.nn.actor_critic import Evaluated
 from rlrun.nn.decoders import Decoder
 from rlrun.nn.encoders import Encoded, Recipe, flatten
-from rlrun.nn.external_memory import ExternalMemory, Reader
+from rlrun.nn.external_memory import ExternalMemory, Reader, focus
 from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.policy import require_bounded
 from rlrun.nn.recurrent import Stack
@@ -255,8 +254,13 @@ class MemoryActor(nn.Module):
         """Return the distribution at each observation; see `Predictor.forward` for state and episode_end."""
         return self.advanced(observation, state["actor"], episode_end)[0]
 
-    def advanced(self, observation: Tree, state: Tensor, episode_end: Tensor | None = None) -> tuple[Heads, Tensor]:
-        """Return the distribution at each observation, and the state [B, S] of the LSTM after the last one."""
+    def advanced(
+        self, observation: Tree, state: Tensor, episode_end: Tensor | None = None
+    ) -> tuple[Heads, Tensor, Tensor]:
+        """Return the distribution at each observation, the LSTM's state [B, S] after the last one, and the weights.
+
+        The weights of its reads are [..., K, slots].
+        """
         latent = observation["latent"].detach()
         if latent.dim() < 3:
             hidden, state = self.lstm.step(latent, state)
@@ -267,9 +271,9 @@ class MemoryActor(nn.Module):
                 state = begun(state, episode_end, at)
                 steps.append(output)
             hidden = torch.stack(steps, 1)
-        found, _, _ = self.reader(hidden, observation["memory"])
+        found, weights, _ = self.reader(hidden, observation["memory"])
         features = self.trunk(torch.cat((latent, hidden, found), -1))
-        return self.head(features, observation), state
+        return self.head(features, observation), state, weights
 
     def value(self, observation: Tree, *_: Any) -> Tensor:
         """Return V(z) [...]."""
@@ -280,8 +284,9 @@ class MemoryActor(nn.Module):
         self, observation: Tree, action: Tree, state: State, episode_end: Tensor | None = None
     ) -> Evaluated:
         """Evaluate observations and the actions taken there; see `Predictor.forward` for state and episode_end."""
-        heads, head = self.heads(observation, state, episode_end), self.head
-        return Evaluated(head.log_prob(heads, action), self.value(observation), heads, head, head.noise(heads))
+        heads, _, weights = self.advanced(observation, state["actor"], episode_end)
+        head, shown = self.head, {"memory/focus": focus(weights)}
+        return Evaluated(head.log_prob(heads, action), self.value(observation), heads, head, head.noise(heads), shown)
 
 
 class Merlin(nn.Module):
@@ -321,14 +326,14 @@ class Merlin(nn.Module):
     def advance(self, observation: Tree, state: State, explore: bool = True) -> tuple[Tree, State]:
         """Return actions [B, …], drawn or the most likely ones, and the state after them."""
         predicted, after = self.mbp.step(self.mbp.encode(observation), state)
-        heads, actor = self.mba.advanced(seen(predicted, observation), state["actor"])
+        heads, actor, _ = self.mba.advanced(seen(predicted, observation), state["actor"])
         action = self.head.draw(heads) if explore else self.head.mode(heads)
         return action, {**after, "action": self.codec.coded(action), "actor": actor}
 
     def after(self, observation: Tree, state: State, action: Tree) -> State:
         """Return the state after observations [B, …] and the actions that were taken."""
         predicted, after = self.mbp.step(self.mbp.encode(observation), state)
-        _, actor = self.mba.advanced(seen(predicted, observation), state["actor"])
+        _, actor, _ = self.mba.advanced(seen(predicted, observation), state["actor"])
         return {**after, "action": self.codec.coded(action), "actor": actor}
 
     def value(self, observation: Tree, state: State) -> Tensor:
@@ -414,12 +419,6 @@ class PredictorLoss(LossCallback):
             loss = loss + self.q_weight * ops.distance(q, return_)
             metrics["q/explained_variance"] = Metric((q, return_), "explained_variance", valid)
         metrics["predictor/divergence"] = Metric((predicted.divergence,), valid=valid)
-        metrics["memory/largest_weight"] = Metric((predicted.weights,), partial(_largest, valid))
+        metrics["predictor/focus"] = Metric((focus(predicted.weights),), valid=valid)
         loss = loss if valid is None else ops.over_valid(loss, valid)
         return loss, {"predicted": seen(predicted, observation)}, metrics
-
-
-def _largest(valid: Tensor | None, weights: Tensor) -> Tensor:
-    """Return the mean largest weight of the keys' reads [..., K, slots]."""
-    largest = weights.amax(-1).mean(-1)
-    return largest.mean() if valid is None else largest[valid].mean()
