@@ -15,6 +15,7 @@ from benchmarks import (
     claims_of_games,
     claims_of_imitation,
     claims_of_latents,
+    claims_of_memory,
     claims_of_models,
     claims_of_particles,
     claims_of_pixels,
@@ -33,6 +34,7 @@ CLAIMS = (
     | claims_of_games.CLAIMS
     | claims_of_imitation.CLAIMS
     | claims_of_symmetry.CLAIMS
+    | claims_of_memory.CLAIMS
 )
 
 

@@ -70,6 +70,7 @@ UNTRIED = {  # for the sake of time: their updates are like those above, or want
         "genrl",
         "latent_mbrl",
         "mbrl",
+        "merlin",
         "muzero",
         "pets",
         "sarsa_ddpg_recurrent",
