@@ -99,7 +99,7 @@ def focus(weights: Tensor) -> Tensor:
 
     It is 1 less the share of their entropy in that of even weights, the mean over keys.
     """
-    entropy = torch.special.entr(weights).sum(-1).mean(-1)
+    entropy: Tensor = torch.special.entr(weights).sum(-1).mean(-1)
     return 1.0 - entropy / math.log(max(weights.shape[-1], 2))
 
 

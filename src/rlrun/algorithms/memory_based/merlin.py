@@ -157,10 +157,10 @@ class Predictor(Encoded):
         sizes = {"latent": self.latent, "action": self.actions, "read": self.reader.size, "lstm": self.lstm.state_size}
         return {name: [size] for name, size in sizes.items()} | {"memory": self.memory.shapes}
 
-    def step(self, features: Tensor, state: State) -> tuple[Predicted, State]:
+    def step(self, features: Tensor, state: State, draw: bool = True) -> tuple[Predicted, State]:
         """Return what is made of a step, and the state after it, of which `action` is still that of the step before.
 
-        features: of observations, [B, F].
+        features: of observations, [B, F]; draw: False takes means in place of draws.
         """
         hidden, lstm = self.lstm.step(torch.cat((state["latent"], state["action"], state["read"]), -1), state["lstm"])
         found, weights, memory = self.reader(hidden, state["memory"])
@@ -175,7 +175,9 @@ class Predictor(Encoded):
         )
         divergence = 0.5 * (mean.square() * (-prior_log_variance).exp() + log_variance.exp() - log_variance - 1.0)
         mean = mean + prior_mean
-        drawn = mean + (0.5 * (log_variance + prior_log_variance)).exp() * ops.normal_like(mean)
+        drawn = mean
+        if draw:
+            drawn = mean + (0.5 * (log_variance + prior_log_variance)).exp() * ops.normal_like(mean)
         latent = drawn if self.drawn else mean
         after = {"latent": latent, "action": state["action"], "read": found, "lstm": lstm, "memory": memory}
         return Predicted(latent, drawn, divergence.sum(-1), dict(memory), weights), after
@@ -323,26 +325,29 @@ class Merlin(nn.Module):
         like = next(self.parameters())
         return _zeros(self.state_size, count, like)
 
+    def _step(self, observation: Tree, state: State, explore: bool = True) -> tuple[Predicted, State]:
+        return self.mbp.step(self.mbp.encode(observation), state, explore and self.mbp.drawn)
+
     def advance(self, observation: Tree, state: State, explore: bool = True) -> tuple[Tree, State]:
         """Return actions [B, …], drawn or the most likely ones, and the state after them."""
-        predicted, after = self.mbp.step(self.mbp.encode(observation), state)
+        predicted, after = self._step(observation, state, explore)
         heads, actor, _ = self.mba.advanced(seen(predicted, observation), state["actor"])
         action = self.head.draw(heads) if explore else self.head.mode(heads)
         return action, {**after, "action": self.codec.coded(action), "actor": actor}
 
     def after(self, observation: Tree, state: State, action: Tree) -> State:
         """Return the state after observations [B, …] and the actions that were taken."""
-        predicted, after = self.mbp.step(self.mbp.encode(observation), state)
+        predicted, after = self._step(observation, state)
         _, actor, _ = self.mba.advanced(seen(predicted, observation), state["actor"])
         return {**after, "action": self.codec.coded(action), "actor": actor}
 
     def value(self, observation: Tree, state: State) -> Tensor:
         """Return the values [B] of single observations."""
-        return self.mba.value(seen(self.mbp.step(self.mbp.encode(observation), state)[0], observation))
+        return self.mba.value(seen(self._step(observation, state)[0], observation))
 
     def heads(self, observation: Tree, state: State) -> Heads:
         """Return the distribution of actions at single observations [B, …]."""
-        predicted, _ = self.mbp.step(self.mbp.encode(observation), state)
+        predicted, _ = self._step(observation, state)
         return self.mba.heads(seen(predicted, observation), state)
 
     def evaluate_actions(
