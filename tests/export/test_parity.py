@@ -30,6 +30,10 @@ SMALLER = {
     "a2c": (*SMALL, "algorithm.spread=free"),  # as the others have it
     "genrl": (*SMALL, "init.networks.vae=null"),
     "seditor": (*SMALL, "lagrangian.thresholds=[null,-0.25]"),
+    "merlin": (
+        *(*SMALL, "algorithm.slots=4", "algorithm.latent=3", "algorithm.predictor.keys=2"),
+        *("algorithm.predictor.lstm_size=[5,4]", "algorithm.actor.lstm_size=[5]"),
+    ),
     "taac_q": (*SMALL, "algorithm.inverse=false"),  # as taac_l is not
     **dict.fromkeys(("mbrl", "pets"), (*SMALL, *(f"algorithm.plan.{name}" for name in PLAN))),
     "latent_mbrl": (*SMALL, "algorithm.latent=5", *(f"algorithm.plan.{name}" for name in (*PLAN[1:], "horizon=2"))),
