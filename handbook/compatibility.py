@@ -21,8 +21,7 @@ PAGES = {system: ROOT / "docs" / f"from-{system}.md" for system in NAMES}
 def ledger(system: str) -> dict[str, Any]:
     """Return the ledger of a system.
 
-    `done`: the families that are complete; `units`: conversions by parameter, or CLASS.parameter;
-    `modules`: module -> class or function -> parameter -> entry.
+    `units`: conversions by parameter, or CLASS.parameter; `modules`: module -> class or function -> parameter -> entry.
     """
     return _read(f"{system}.yaml")
 
@@ -51,10 +50,14 @@ def entries(system: str) -> dict[tuple[str, str, str], str]:
 def page(system: str) -> str:
     """Return the page of a system."""
     name, known, theirs = NAMES[system], ledger(system), documented(system)
+    texts = [text for (_, _, parameter), text in entries(system).items() if parameter != "_"]
+    dissolved = sum(text.startswith("dissolved: ") for text in texts)
+    overrides = sum(map(said, texts))
     lines = [
         f"# Coming from {name}",
         "",
-        f"Each class, function and parameter that {name} documents, and overrides that say the same here.",
+        f"Everything that {name} documents is here: of {len(texts)} parameters {overrides} are overrides,"
+        f" {dissolved} need none, and {len(texts) - overrides - dissolved} are arguments in Python.",
         "A command also names an environment, `rlrun train OVERRIDES env=NAME`, unless it learns from data alone.",
         "Tests compose all of them, and `python -m benchmarks ledger` trains them. Where no override is needed, a",
         "sentence says why, or what does it instead. A default here is what the config or the class has without the",
@@ -94,7 +97,7 @@ def _conversion(units: Mapping[str, list[str]], owner: str, parameter: str) -> s
 
 def said(text: str) -> bool:
     """Return True if an entry is overrides."""
-    return not text.startswith(("dissolved: ", "todo: ", "python: "))
+    return not text.startswith(("dissolved: ", "python: "))
 
 
 def _here(text: str) -> str:
@@ -107,7 +110,7 @@ def _entry(text: str) -> str:
         return f"No override: {rest}"
     if kind == "python":
         return f"In Python: {code(rest)}"
-    return "To come." if kind == "todo" else code(text)
+    return code(text)
 
 
 if __name__ == "__main__":
