@@ -37,6 +37,7 @@ PACKAGES = {
     "mujoco": "mujoco",
     "atari": "ale_py",
     "minigrid": "minigrid",
+    "pettingzoo": "pettingzoo",
     "export": "onnx",
     "digits": "sklearn",
 }

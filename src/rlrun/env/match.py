@@ -52,6 +52,8 @@ class Matches(VectorEnv[Any, Any, Any]):
         require_whole("env.kwargs.opening", opening, 0)
         if not isinstance(rules_state, bool):
             raise ConfigError(f"env.kwargs.rules_state: wanted true or false, got {shown(rules_state)}")
+        if rules_state and rules.hidden:
+            raise ConfigError(f"env.kwargs.rules_state: wanted false: {type(rules).__name__} hides much from a player")
         if rules.players == 1 and (opponent is not None or side == "second"):
             raise ConfigError(f"env.kwargs.opponent: {type(rules).__name__} is for one player; null")
         self.rules, self.num_envs, self.side, self.opening = rules, num_envs, side, opening
@@ -205,7 +207,7 @@ class Match(gymnasium.Env[Any, Any]):
     opponent, side, opening, rules_state: as of `Matches`.
     """
 
-    rules: ClassVar[Simulator]
+    rules: Simulator
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 2}  # type: ignore[misc]
 
     def __init__(

@@ -27,11 +27,15 @@ class Simulator(ABC):
         observation_space: Gymnasium's, of what one player sees of one position.
         actions: number of moves, A.
         players: 1 or 2.
+        hidden: a player sees less than the position, so nobody may search by the rules.
+        slow: a position takes a good part of a millisecond, so little is looked ahead, and nothing solved.
     """
 
     observation_space: gymnasium.Space[Any]
     actions: int
     players: int = 2
+    hidden: bool = False
+    slow: bool = False
 
     @abstractmethod
     def initial(self, seeds: Array) -> Tree:
@@ -160,6 +164,7 @@ class PerfectPlayer:
     """Draws a move evenly from the best ones, by a table of all positions of a small game."""
 
     def begin(self, rules: Simulator, count: int) -> Tree:
+        require_seen(rules)
         solve(rules)
 
     def __call__(self, rules: Simulator, state: Tree, draws: Array, memory: Tree) -> Move:
@@ -176,6 +181,7 @@ class Lookahead:
         self.moves = moves
 
     def begin(self, rules: Simulator, count: int) -> Tree:
+        require_seen(rules)
         require_few(rules, self.moves)
 
     def __call__(self, rules: Simulator, state: Tree, draws: Array, memory: Tree) -> Move:
@@ -219,6 +225,16 @@ def lookahead(rules: Simulator, state: Tree, moves: int) -> Array:
     return scores
 
 
+def require_seen(rules: Simulator) -> None:
+    """Refuse to search by rules that know more than a player sees.
+
+    Raises:
+        ConfigError: always, of such rules.
+    """
+    if rules.hidden:
+        raise ConfigError(f"{type(rules).__name__}: a search by these rules would see what is hidden from a player")
+
+
 @lru_cache(maxsize=4)
 def require_few(rules: Simulator, moves: int) -> None:
     """Refuse to look so far ahead from the first position that memory and patience would not do.
@@ -226,13 +242,13 @@ def require_few(rules: Simulator, moves: int) -> None:
     Raises:
         ConfigError: naming the largest number of moves that is possible.
     """
-    state, count = rules.initial(np.zeros(1, np.uint64)), 0
+    state, count, limit = rules.initial(np.zeros(1, np.uint64)), 0, AHEAD // 100 if rules.slow else AHEAD
     for ahead in range(moves):
         rows, actions = np.nonzero(rules.legal(state))
         count += len(rows)
-        if count > AHEAD:
+        if count > limit:
             raise ConfigError(
-                f"it looks ahead at most {ahead} moves in {type(rules).__name__}, got {moves}: more are over {AHEAD:,} "
+                f"it looks ahead at most {ahead} moves in {type(rules).__name__}, got {moves}: more are over {limit:,} "
                 "positions for each move"
             )
         if not len(rows):
@@ -277,10 +293,10 @@ def solve(rules: Simulator) -> Solution:
     count = 0
     while row_count(state):
         count += row_count(state)
-        if count > POSITIONS:
+        if count > (0 if rules.slow else POSITIONS):
             raise ConfigError(
                 f"perfect moves come from a table, and {type(rules).__name__} has more than {POSITIONS:,} "
-                "positions; wanted random, or a number of moves that it looks ahead"
+                "positions, or slow ones; wanted random, or a number of moves that it looks ahead"
             )
         rows, actions = np.nonzero(rules.legal(state))
         after, reward = rules.step(take_rows(state, rows), actions)

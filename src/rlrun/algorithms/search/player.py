@@ -10,7 +10,7 @@ from rlrun.algorithms.search.tree import Node, Search, pick
 from rlrun.core.errors import require_whole
 from rlrun.core.spaces import row_count, take_rows
 from rlrun.core.typing import Array, Tree
-from rlrun.env.simulator import Move, Simulator, drawn, mixed, uniform
+from rlrun.env.simulator import Move, Simulator, drawn, mixed, require_seen, uniform
 
 
 class Judge(Protocol):
@@ -114,7 +114,7 @@ class SearchPlayer:
         )
 
     def begin(self, rules: Simulator, count: int) -> Tree:
-        return None
+        require_seen(rules)
 
     def __call__(self, rules: Simulator, state: Tree, draws: Array, memory: Tree) -> Move:
         model = SimulatorModel(rules, self.judge)
