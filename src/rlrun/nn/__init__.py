@@ -67,6 +67,7 @@ from rlrun.nn.latent import Latent, SharedFeatures
 from rlrun.nn.mirror import Mirror
 from rlrun.nn.mlp import MLP, normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.muzero import MuZeroNetwork
+from rlrun.nn.muzero_maps import MuZeroMaps
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 from rlrun.nn.parameter_groups import grouped, retuned
 from rlrun.nn.policy import DeterministicPolicy, Policy, SoftPolicy, SquashedGaussian, Temperature
@@ -106,6 +107,7 @@ __all__ += [
     "ExternalMemory",
     "MemoryCore",
     "Mirror",
+    "MuZeroMaps",
     "MuZeroNetwork",
     "Ordered",
     "TwoHot",

@@ -111,14 +111,17 @@ class MuZeroNetwork(nn.Module):
         self.representation = EncodedMLP(spaces, latent, **own)
         self.dynamics = _layers("dynamics", dynamics, inputs, latent, **layers)
         self.widths = (self.value_head.size, policy, rewards * self.reward_head.size, int(ends))
-        self.prediction = _layers("prediction", prediction, latent, sum(self.widths), **layers)
-        if isinstance(self.prediction, MLP):
-            first = (self.value_head.first_outputs(), self.head.first_outputs(), self.reward_head.first_outputs())
-            outputs = [part[:width] for part, width in zip(first, self.widths, strict=False)]
-            last: Any = self.prediction[-1]
+        self.prediction = _layers("prediction", prediction, latent, sum(self.widths), widths=self.widths, **layers)
+        first = (self.value_head.first_outputs(), self.head.first_outputs(), self.reward_head.first_outputs())
+        outputs = torch.cat([part[:width] for part, width in zip(first, self.widths, strict=False)])
+        outputs = torch.cat((outputs, torch.full((int(ends),), end_bias)))
+        begin = 0
+        for layer in self.last_layers():
+            end = begin + layer.out_features
+            nn.init.zeros_(layer.weight)
             with torch.no_grad():
-                last.weight.zero_()
-                last.bias.copy_(torch.cat([*outputs, torch.full((int(ends),), end_bias)]))
+                layer.bias.copy_(outputs[begin:end])
+            begin = end
         self.register_buffer("entropy_weight", torch.tensor(float(entropy_weight)))
         self.projection: nn.Module | None = None
         self.predictor: nn.Module | None = None
@@ -130,6 +133,11 @@ class MuZeroNetwork(nn.Module):
                 self.projection = from_recipe(projection, inputs=latent)
             size = outputs_of(self.projection, torch.zeros(2, latent), place="projection")
             self.predictor = MLP(size, size, hidden=[max(size // 2, 1)], **layers)
+
+    def last_layers(self) -> list[nn.Linear]:
+        """Return the layers that make the predictions, in their order; none of modules of one's own."""
+        last: Any = self.prediction[-1] if isinstance(self.prediction, MLP) else None
+        return [] if last is None else [last]
 
     def represent(self, observation: Tree) -> Tensor:
         """Return the latents [..., Z] of observations [...]."""
@@ -191,8 +199,10 @@ class MuZeroNetwork(nn.Module):
         return self.widths[2] > 0
 
 
-def _layers(name: str, spec: Sequence[int] | Recipe, inputs: int, outputs: int, **options: Any) -> nn.Module:
-    """Return an MLP of hidden widths, or the module of a recipe.
+def _layers(
+    name: str, spec: Sequence[int] | Recipe, inputs: int, outputs: int, widths: Sequence[int] = (), **options: Any
+) -> nn.Module:
+    """Return an MLP of hidden widths, or the module of a recipe, which gets the widths of its outputs, too.
 
     Raises:
         ConfigError: the module gives another number of outputs.
@@ -200,7 +210,7 @@ def _layers(name: str, spec: Sequence[int] | Recipe, inputs: int, outputs: int, 
     if not callable(spec):
         require_widths(f"algorithm.{name}", spec)
         return MLP(inputs, outputs, hidden=spec, **options)
-    module = from_recipe(spec, inputs=inputs, outputs=outputs)
+    module = from_recipe(spec, inputs=inputs, outputs=outputs, widths=widths)
     if (made := outputs_of(module, torch.zeros(2, inputs), place=name)) != outputs:
         raise ConfigError(f"{name}: it makes {made} numbers of {inputs}, wanted {outputs}")
     return module
