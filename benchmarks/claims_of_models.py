@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from benchmarks.claims import Claim, answer, last_return
+from pathlib import Path
+
+from benchmarks.claims import Claim, answer, fresh, last_return
 
 SHOOTING = "networks.planner._target_=rlrun.algorithms.model_based.planning.RandomShooting"
+
+RISKY = (
+    *("algorithm=muzero", "env=riskybranch", "algorithm.search.simulations=20"),
+    *("stop.env_steps=16_000", "evaluation.every=0"),  # 2,000 steps of 8 envs
+)
+LANDER = ("env=lunarlander", "stop.env_steps=200_000")
+RANDOM_LANDER = -185.0  # mean return of random actions over 200 episodes
+
+
+def risky_return(overrides: list[str], folder: Path) -> float:
+    """Return the mean return of 200 fresh episodes by the last policy; one that trusts to luck has 1.5."""
+    return float(fresh(overrides, folder, episodes=200, checkpoint="latest")["mean_return"])
 
 
 def claim(*overrides: str, bar: float, enough: int = 4) -> Claim:
@@ -32,5 +46,8 @@ CLAIMS = {
     "mbpo-pendulum": claim("algorithm=mbpo", "env=pendulum", bar=-200.0, enough=5),
     "mbpo-inverted-pendulum": claim("algorithm=mbpo", "env=inverted_pendulum", bar=1_000.0),
     "muzero-cartpole": Claim(("algorithm=muzero", "env=cartpole"), 475.0, enough=4),
+    "muzero-riskybranch": Claim(RISKY, 1.7, unit="greedy mean return of 200 episodes", measured=risky_return, enough=3),
+    "muzero-lunarlander": claim("algorithm=muzero", *LANDER, bar=RANDOM_LANDER + 150.0),
+    "dqn-lunarlander": claim("algorithm=dqn", *LANDER, bar=RANDOM_LANDER + 150.0),
     "muzero-pendulum": claim("algorithm=muzero", "env=pendulum", bar=-300.0),
 }

@@ -1,6 +1,7 @@
 """What a run plays in a small game, over all lines against an opponent that makes no mistake.
 
-    python -m benchmarks.games RUN
+    python -m benchmarks.games RUN          lines of tic-tac-toe
+    python -m benchmarks.games RUN points   games of connect four against a search of random playouts
 
 A line is a game from the first position. The run plays one move in each position, its opponent each of its best ones.
 """
@@ -17,13 +18,14 @@ import numpy as np
 
 import rlrun
 from benchmarks.process import run, run_for_json
+from rlrun.algorithms.search import SearchPlayer
 from rlrun.collect.agents import alone
 from rlrun.commands.opponents import RunPlayer
-from rlrun.core.spaces import take_rows
+from rlrun.core.spaces import put_rows, take_rows
 from rlrun.core.typing import Array, Tree
-from rlrun.env import Simulator
+from rlrun.env import Matches, Simulator
 from rlrun.env.simulator import packed, solve
-from rlrun.env.toys import TicTacToe
+from rlrun.env.toys import ConnectFour, TicTacToe
 
 Moves = Callable[[Tree], Array]  # from positions [n, …] to moves [n]
 BESIDE = "beside.json"  # what a measurement found besides its number
@@ -83,14 +85,61 @@ def played(run_dir: Path | str, rules: Simulator) -> dict[str, dict[str, int]]:
     return results
 
 
+def points(run_dir: Path | str, rules: Simulator, openings: int = 50, games: int = 200) -> float:
+    """Return the mean of 1 for a game won and 0.5 for a draw, against PUCT with one random playout a position.
+
+    Each opening has four random moves, and as many games as first as as second.
+    """
+    begin = Matches(rules, openings, opponent=None, opening=4)
+    begin.reset(seed=range(0, 2 * openings, 2))
+    state = take_rows(begin.open_state()["state"], np.arange(games) % openings)
+    side, total, rng = np.arange(games) // openings % 2, np.full(games, 0.5), np.random.default_rng(0)
+    player, opponent = RunPlayer(str(run_dir), rlrun.load(run_dir)), SearchPlayer(200, playouts=1)
+    player.begin(rules, 1)
+    while (rules.turn(state) >= 0).any():
+        for mover, mine in ((player, True), (opponent, False)):
+            turn = rules.turn(state)
+            rows = np.flatnonzero((turn >= 0) & ((turn == side) == mine))
+            if len(rows):
+                here = take_rows(state, rows)
+                after, reward = rules.step(here, mover(rules, here, rng.random(len(rows)), None).action)
+                put_rows(state, rows, after)
+                total[rows] += 0.5 * (reward if mine else -reward)
+    return float(total.mean())
+
+
 def lines_lost(overrides: list[str], folder: Path) -> float:
     """Train on tic-tac-toe; return how many lines the run loses, and note those of its network alone."""
+    return float(_lines(overrides, folder)["lost"])
+
+
+def share_of_lines_lost(overrides: list[str], folder: Path) -> float:
+    """Train on tic-tac-toe; return the share of lines that the run loses, and note those of its network alone."""
+    result = _lines(overrides, folder)
+    return result["lost"] / result["lines"]
+
+
+def _lines(overrides: list[str], folder: Path) -> dict[str, int]:
+    result: dict[str, Any] = _trained(overrides, folder, "lines")
+    (folder / BESIDE).write_text(json.dumps(result))
+    lines_of_run: dict[str, int] = result["run"]
+    return lines_of_run
+
+
+def beaten(overrides: list[str], folder: Path) -> float:
+    """Train on connect four; return the points of the run against a search of playouts."""
+    return float(_trained(overrides, folder, "points")["points"])
+
+
+def _trained(overrides: list[str], folder: Path, measure: str) -> dict[str, Any]:
+    """Train, then measure in another process."""
     run_dir = folder / "run"
     run(["-m", "rlrun", "train", *overrides, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
-    result: dict[str, Any] = run_for_json(["-m", "benchmarks.games", str(run_dir)], folder=folder)
-    (folder / BESIDE).write_text(json.dumps(result))
-    return float(result["run"]["lost"])
+    return run_for_json(["-m", "benchmarks.games", str(run_dir), measure], folder=folder)
 
 
 if __name__ == "__main__":
-    print(json.dumps(played(sys.argv[1], TicTacToe.rules)))
+    if sys.argv[2:] == ["points"]:
+        print(json.dumps({"points": points(sys.argv[1], ConnectFour.rules)}))
+    else:
+        print(json.dumps(played(sys.argv[1], TicTacToe.rules)))
