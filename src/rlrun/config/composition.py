@@ -40,7 +40,7 @@ from rlrun.config.overrides import (
     parse,
     unused,
 )
-from rlrun.config.peers import GYM_ID, override_of
+from rlrun.config.peers import GYM_ID, near_addition
 from rlrun.config.places import readable_places
 from rlrun.config.replaced import mark
 from rlrun.config.schema import OPEN
@@ -341,8 +341,8 @@ class Composer:
         if not self._path.is_group(group):
             return f"there is no group '{group}'{self._near_group(group)}"
         options = self._path.options(group)
-        meant = override_of(option, "") if group == ADDITIONS else None  # a name of another library, such as per
-        near = f" (did you mean '{meant}'?)" if meant else did_you_mean(option, options)
+        known = f"algorithm={option}" if self._path.has(f"algorithm/{option}") else None
+        near = near_addition(option, options, known) if group == ADDITIONS else did_you_mean(option, options)
         if self._path.has_yml(f"{group}/{option}"):
             near = f": {group}/{option}.yml is not read, as config files end in .yaml"
         if option in options:

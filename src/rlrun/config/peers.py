@@ -2,7 +2,7 @@
 
 import re
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from rlrun.config.interpolation import Path as Keys
 from rlrun.config.interpolation import child, children, dotted, leaves, split
 from rlrun.config.places import packaged_dir
 from rlrun.config.schema import KINDS
-from rlrun.core.errors import edits, nearest, shown
+from rlrun.core.errors import did_you_mean, edits, nearest, shown
 
 GYM_ID = re.compile(r".+-v\d+|.+/.+")  # of an environment
 BLOCKS = ("algorithm", "memory", "memory.sampler", "stop", "evaluation", "checkpoint", "env", "log")
@@ -118,6 +118,19 @@ def _elsewhere(group: str, last: str) -> str:
 
 def _in_one(key: str, trees: Sequence[Any]) -> bool:
     return any(_exists(key, tree) for tree in trees)
+
+
+def near_addition(option: str, options: Collection[str], algorithm: str | None) -> str:
+    """Return which of the additions is meant by one that is not there, as the end of a message.
+
+    Args:
+        option: a name, perhaps of another library, such as per.
+        options: those that are there.
+        algorithm: the override that chooses an algorithm of this name, if there is one.
+    """
+    meant = override_of(option, "") or next((name for name in options if name.startswith(f"{option}_")), None)
+    near = f" (did you mean '{meant}'?)" if meant else did_you_mean(option, options)
+    return near + (f"; {algorithm} chooses the algorithm" if algorithm else "")
 
 
 def override_of(option: str, value: str, algorithm: str | None = None) -> str | None:

@@ -175,6 +175,7 @@ def _device(value: Any) -> Any:
 
 
 NULL = of_type("null", NoneType)
+WIDTHS = list_of("a list of whole numbers from 1", whole(1), or_one=True)
 TRUTH = of_type("true or false", bool)
 TEXT = of_type("a text", str)
 TEXTS = list_of("a list of texts", TEXT)
@@ -236,13 +237,18 @@ KINDS: dict[str, Kind] = {
     "algorithm.entropy_reward": either(TRUTH, Kind("centered", one_of("centered").convert, {"enum": ["centered"]})),
     "algorithm.lr": number(0, above=True),
     "algorithm.batch_size": whole(1),
-    "algorithm.hidden": list_of("a list of whole numbers from 1", whole(1), or_one=True),
+    "algorithm.hidden": WIDTHS,
+    "algorithm.dynamics": either(WIDTHS, BLOCK),
+    "algorithm.prediction": either(WIDTHS, BLOCK),
+    "muzero_representation.hidden": WIDTHS,
+    "muzero_representation.dynamics": either(WIDTHS, BLOCK),
+    "muzero_representation.prediction": either(WIDTHS, BLOCK),
     "encoder.images.padding": either(whole(), list_of("a list of whole numbers from 0", whole())),
     "encoder.signals.padding": either(whole(), list_of("a list of whole numbers from 0", whole())),
     "algorithm.ensemble": whole(1),
     "algorithm.n_step": whole(1),
     "algorithm.tau": number(0, 1),
-    "algorithm.vae_hidden": list_of("a list of whole numbers from 1", whole(1), or_one=True),
+    "algorithm.vae_hidden": WIDTHS,
     "curl.tau": number(0, 1),
     "curl.leaves": either(TEXTS, NULL),
     "curl.projection": either(whole(1), NULL),
@@ -252,7 +258,7 @@ KINDS: dict[str, Kind] = {
     "spr.projection": either(whole(1), NULL),
     "spr.views": BLOCK,
     "spr.leaves": either(TEXTS, NULL),
-    "spr.hidden": list_of("a list of whole numbers from 1", whole(1), or_one=True),
+    "spr.hidden": WIDTHS,
     "algorithm.policy_every": whole(1),
     "algorithm.target_every": whole(1),
     "algorithm.max_grad_norm": either(number(0, above=True), NULL),

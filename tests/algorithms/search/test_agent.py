@@ -165,8 +165,22 @@ def test_a_negative_temperature_is_refused():
 
 def test_keys_choose_a_search():
     assert search_of(simulations=7, c1=2.0) == Puct(simulations=7, c1=2.0, noise=0.25)
-    assert search_of(gumbel=True, noise=0.5, c_scale=1.0, alpha=0.1) == Gumbel(noise=0.5, c_scale=1.0)
+    assert search_of(gumbel=True, noise=0.5, c_scale=1.0, bounds=(-1.0, 1.0)) == Gumbel(noise=0.5, c_scale=1.0)
     assert search_of(gumbel=True).noise == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"gumbel": True, "alpha": 0.1}, "alpha: wanted 0.3 with algorithm.search.gumbel=true, which does not read it"),
+        ({"gumbel": True, "regularized": ["act"]}, "regularized: wanted .* with algorithm.search.gumbel=true"),
+        ({"considered": 0}, "considered: wanted a whole number from 1, got 0"),
+        ({"unexpanded": "maxx"}, "unexpanded: wanted one of a number, max, min, .* got 'maxx'"),
+    ],
+)
+def test_what_a_search_does_not_read_is_refused_by_its_key(options, said):
+    with pytest.raises(ConfigError, match=rf"^algorithm\.search\.{said}"):
+        search_of(**options)
 
 
 def test_model_follows_the_agent_to_another_device():

@@ -491,7 +491,7 @@ def test_temperature_sharpens_and_draws_follow():
         ({"tie_noise": -1.0}, "tie_noise: wanted a number from 0, got -1.0"),
         ({"learn_temperature": math.nan}, "learn_temperature: wanted a number from 0, got nan"),
         ({"noise": 2.0}, "noise: wanted a number from 0 to 1, got 2.0"),
-        ({"unexpanded": "parent"}, "unexpanded: wanted one of max, min"),
+        ({"unexpanded": "parent"}, "unexpanded: wanted one of a number, max, min"),
         ({"regularized": ["acting"]}, "regularized: wanted one of act, search, learn, got 'acting'"),
         ({"bounds": (1, -1)}, "bounds: wanted a number and a larger one"),
         ({"simulations": 50, "parallel": 4}, "simulations: wanted a multiple of parallel=4, such as 48 or 52, got 50"),

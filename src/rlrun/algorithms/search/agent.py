@@ -6,7 +6,9 @@ learn:   the search's policy, and the mean of all returns at the root
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from rlrun.core.typing import Array, Tree
 from rlrun.nn import ActionCodec
 
 POLICY, VALUE, CANDIDATES = "search_policy", "search_value", "search_candidates"  # columns of the memory
+PLACE = "algorithm.search."  # of the keys
 
 
 class SearchModel(ABC):
@@ -227,6 +230,7 @@ def search_of(
     considered: int = 16,
     c_visit: float = 50.0,
     c_scale: float = 0.1,
+    place: str = PLACE,
     **options: Any,
 ) -> Search:
     """Return Gumbel MuZero's search, or else MuZero's.
@@ -237,15 +241,43 @@ def search_of(
         unexpanded: of `Puct`; None: 0.5.
         simulations, depth, parallel: of both.
         considered, c_visit, c_scale: of `Gumbel` alone.
+        place: of the keys, for messages.
         options: of `Puct` alone.
+
+    Raises:
+        ConfigError: a number is out of range, or an option of `Puct` but its bounds is set with `gumbel`.
     """
     size: dict[str, Any] = {"simulations": simulations, "depth": depth, "parallel": parallel}
-    score = 0.5 if unexpanded is None else unexpanded
-    if gumbel:
-        Puct(unexpanded=score, **options)  # refuses what is wrong there, though this search reads none of it
-        at_root: dict[str, Any] = {"noise": 1.0 if noise is None else noise, "considered": considered}
-        return Gumbel(**size, **at_root, c_visit=c_visit, c_scale=c_scale)
-    return Puct(**size, noise=0.25 if noise is None else noise, unexpanded=score, **options)
+    at_root: dict[str, Any] = {"considered": considered, "c_visit": c_visit, "c_scale": c_scale}
+    scores: dict[str, Any] = {"unexpanded": 0.5 if unexpanded is None else unexpanded, **options}
+    with keys_named(place):
+        Gumbel(**at_root)  # refuses what is wrong there, though `Puct` reads none of it; presets may set it
+        if not gumbel:
+            return Puct(**size, **scores, noise=0.25 if noise is None else noise)
+        Puct(**scores)
+        _require_unset(scores)
+        return Gumbel(**size, **at_root, noise=1.0 if noise is None else noise)
+
+
+def _require_unset(options: dict[str, Any]) -> None:
+    """Refuse what `Gumbel` does not read, with a ConfigError; bounds are those of the game."""
+    defaults = {field.name: field.default for field in fields(Puct)} | {"regularized": []}
+    for name, value in options.items():
+        own = [*value] if name == "regularized" else value
+        if name != "bounds" and own != defaults[name]:
+            raise ConfigError(
+                f"{name}: wanted {shown(defaults[name])} with {PLACE}gumbel=true, which does not read it, "
+                f"got {shown(own)}; {PLACE}gumbel=false does"
+            )
+
+
+@contextmanager
+def keys_named(place: str) -> Iterator[None]:
+    """Put the place of the keys in front of errors of parts that name their arguments alone."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{place}{error}") from None
 
 
 def _measured(trees: SearchTrees, policy: Array) -> dict[str, float]:

@@ -100,7 +100,7 @@ class Puct(Search):
                 f"bounds: wanted a number and a larger one, as [-1, 1], or null, got {shown(self.bounds)}"
             )
         if isinstance(self.unexpanded, str):
-            require_one_of("unexpanded", self.unexpanded, UNEXPANDED)
+            require_one_of("unexpanded", self.unexpanded, ("a number", *UNEXPANDED))
         else:
             require_number("unexpanded", self.unexpanded)
         if isinstance(self.regularized, str) or not isinstance(self.regularized, Collection):
