@@ -43,10 +43,11 @@ def trial(*words: str) -> Trial:
         RlrunError: they do not fit together.
     """
     with tempfile.TemporaryDirectory(prefix="rlrun-") as folder:
-        composed = compose(words, check=False)
+        given = [word for word in words if word != "dataset=demonstrations.zip"]
+        composed = compose(given, check=False)
         if OmegaConf.is_missing(composed.config, "dataset"):
             env = next(word for word in words if word.startswith("env="))
-            composed = compose([*words, f"dataset={_demonstrations(env, Path(folder))}"])
+            composed = compose([*given, f"dataset={_demonstrations(env, Path(folder))}"])
         if "???" in OmegaConf.to_container(composed.config.init).values():
             composed = compose([*words, "init.networks.vae=null"])
         config = OmegaConf.to_yaml(composed.config)
