@@ -22,7 +22,7 @@ OARS = (
 )
 MIRROR = ("symmetry.observation={sign: [1,-1]}", "symmetry.action={order: [1,0]}")
 OF_MIRRORS = ("+with=", "symmetry.", "intrinsic.")
-ADVERSARY = ("intrinsic.sides.weight=5", "intrinsic.sides.lr=1.0e-3", "intrinsic.sides.grad_loss_weight=0.5")
+ADVERSARY = ("intrinsic.sides.weight=5", "intrinsic.sides.lr=1.0e-3")
 
 
 def over_plain(overrides: list[str], folder: Path) -> float:

@@ -208,16 +208,16 @@ def transitions() -> dict[str, Tensor]:
 
 
 def test_the_logit_of_airl_is_that_of_its_probability():
-    """sigmoid(f - log π) = exp f / (exp f + π), and the reward is log D - log (1 - D)."""
+    """sigmoid(f - log μ) = exp f / (exp f + μ), μ = ¾ π + ¼ / 3, and the reward is log D - log (1 - D)."""
     network, agent = airl()
     step = transitions()
     f = network(network.inputs(step))
     policy = agent.policy.evaluate_actions(step["observation"], step["action"]).log_prob
-    probability = f.exp() / (f.exp() + policy.exp())
-    bonus = AIRLReward(network, agent)
+    probability = f.exp() / (f.exp() + 0.75 * policy.exp() + 0.25 / 3.0)
+    bonus = AIRLReward(network, agent, uniform=0.25)
     reward, view = bonus.learn({**step, "reward": torch.zeros(3)}, None)
     torch.testing.assert_close(reward, probability.log() - (1.0 - probability).log())
-    loss, *_ = AIRLLoss(network, adam, agent=agent).loss(view, step)
+    loss, *_ = AIRLLoss(network, adam, agent=agent, uniform=0.25).loss(view, step)
     torch.testing.assert_close(loss, -(probability.log().mean() + (1.0 - probability).log().mean()))
 
 

@@ -82,7 +82,8 @@ def test_the_mirror_loss_is_the_squared_distance():
     torch.testing.assert_close(loss.loss(seen, image)[2]["symmetry/asymmetry"], apart.abs().mean(-1) / 2)
     choices = Spaces(box(3), Discrete(3))
     network = ActorCritic(choices, hidden=[8], output_gain=1.0)
-    loss = MirrorLoss(network, Mirror(choices, observation=SIGNED["observation"], action={"order": [2, 1, 0]}))
+    mirror = Mirror(choices, observation=SIGNED["observation"], action={"order": [2, 1, 0]})
+    loss = MirrorLoss(network, mirror, weight=1.0)
     before, after = (network.heads(part).choices.exp() for part in (seen, image))
     torch.testing.assert_close(loss.policy_term(seen, image), (before - after.flip(-1)).square().sum(-1))
 

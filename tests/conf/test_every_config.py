@@ -103,6 +103,7 @@ OVERRIDES_OF_FILE = {
     "with/curl": ["algorithm=sac", PICTURES],
     "with/spr": ["algorithm=sac", PICTURES],
     "with/smoothed_policy": ["algorithm=sarsa_ddpg", "env=pendulum"],
+    "with/mirror": ["algorithm=sac", "env=pendulum", *MIRRORED],
     "with/symmetry": ["algorithm=sac", "env=pendulum", *MIRRORED],
     "with/symmetry_data": ["algorithm=sac", "env=pendulum", *MIRRORED],
     "with/symmetry_adversarial": ["algorithm=sac", "env=pendulum", *MIRRORED],

@@ -51,10 +51,10 @@ def test_the_least_used_slot_is_overwritten_and_others_decay():
     memory = ExternalMemory(2, 1)  # decays by 1/2
     state = filled(memory, torch.tensor([[8.0], [4.0]]))
     assert state["content"].flatten().tolist() == [4.0, 4.0]
-    state["usage"] = torch.tensor([[1.5, 1.2]])
+    state["usage"] = torch.tensor([[1.5, 1.25]])
     state = memory.write(state, torch.tensor([[1.0]]))
     assert state["content"].flatten().tolist() == [2.0, 1.0]
-    assert state["usage"].tolist() == [[1.5, 1.0]]
+    assert state["usage"].tolist() == [[1.5, 2.25]]
 
 
 def test_each_environment_has_a_memory_of_its_own():

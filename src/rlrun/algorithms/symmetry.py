@@ -49,14 +49,15 @@ class MirrorLoss(LossCallback):
     """
 
     def __init__(
-        self, network: nn.Module, mirror: Mirror, *, weight: float = 1.0, every: int = 100, **options: Any
+        self, network: nn.Module, mirror: Mirror, *, weight: float = 0.0, every: int = 100, **options: Any
     ) -> None:
         require_no_state(network)
         require_number("symmetry.weight", weight, 0.0)
         require_whole("symmetry.every", every, 1)
         mirror.require_observation()
         codec = getattr(network, "codec", None)
-        if not isinstance(network, nn.Module) or not isinstance(codec, ActionCodec):
+        plain = isinstance(network, nn.Module) and isinstance(codec, ActionCodec)
+        if not plain or not (hasattr(network, "heads") or callable_alone(network)):
             raise ConfigError(
                 f"symmetry: a {type(network).__name__} has no policy whose mirror image could be compared"
             )
@@ -148,6 +149,11 @@ class MirrorLoss(LossCallback):
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"compares {path_of(self.network)} with its mirror image, in every {self.every} updates"
+
+
+def callable_alone(network: nn.Module) -> bool:
+    """Return whether a network has a forward pass of its own."""
+    return type(network).forward is not nn.Module.forward
 
 
 def with_term(loss: Callable[..., Any], term: Callable[..., Tensor]) -> Callable[..., LossResult]:

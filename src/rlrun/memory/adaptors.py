@@ -156,14 +156,18 @@ def _tier(adaptor: Any) -> int:
 
 
 def check(adaptors: Iterable[Any], names: Iterable[str]) -> None:
-    """Refuse adaptors that read missing names; names: of the batch before them, with leaves of columns.
+    """Refuse adaptors that read missing names, or exclude a name; names: before them, with leaves of columns.
 
     Raises:
-        ConfigError: with the nearest name.
+        ConfigError: with the nearest name, or why it is excluded.
     """
     known = dict.fromkeys(names)
     for adaptor in adaptors:
-        require_read(f"memory.adaptors: {type(adaptor).__name__}", adaptor, known)
+        place = f"memory.adaptors: {type(adaptor).__name__}"
+        require_read(place, adaptor, known)
+        for name, why in getattr(adaptor, "excludes", {}).items():
+            if name in known:
+                raise ConfigError(f"{place} does not go with the column '{name}': {why}")
         gone = getattr(adaptor, "removes", ())
         known = {name: None for name in known if name.partition(".")[0] not in gone}
         known |= dict.fromkeys(adaptor.provides)

@@ -131,7 +131,10 @@ def _convert(table: Table, values: Array, column: Column, source: str) -> Array:
                 f"{source} has column '{column.name}' of shape {list(shape)}; the memory has {list(wanted)}"
             )
         values = values.reshape(len(values), *wanted)
-    if values.dtype != column.dtype and not np.can_cast(values.dtype, column.dtype, "same_kind"):
+    choices = (
+        column.name.partition(".")[0] == "action" and values.dtype.kind in "biu" and np.dtype(column.dtype).kind == "f"
+    )
+    if choices or (values.dtype != column.dtype and not np.can_cast(values.dtype, column.dtype, "same_kind")):
         raise RequestError(
             f"{source} has column '{column.name}' of type {values.dtype.name}; the memory has {column.dtype}"
         )

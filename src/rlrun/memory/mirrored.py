@@ -44,6 +44,10 @@ class Mirrored:
         self.mirror = copy.deepcopy(mirror).to("cpu")  # samples are adapted there
         self.mirror.require_observation()
         self.double, self.rowwise, self.copies = double, not double, 1 + double
+        why = (
+            "it is of the actions that were taken, not of mirrored ones; leave +with=async away, or take +with=symmetry"
+        )
+        self.excludes = {"log_prob": why} if double else {}
         self.requires = ("observation", "action") if double else ("observation",)
         self.provides = ("mirrored", *self.requires) if double else ("mirrored",)
 
@@ -68,7 +72,9 @@ class Mirrored:
 
 
 def require_no_state(network: Any) -> None:
-    """Refuse a recurrent network, with a ConfigError."""
+    """Refuse a recurrent network, and what acts by no policy of its own, with a ConfigError."""
+    if network is not None and not hasattr(network, "codec"):
+        raise ConfigError(f"symmetry: a {type(network).__name__} has no policy whose mirror image could be compared")
     if getattr(network, "state_size", 0):
         raise ConfigError(
             "symmetry: a recurrent network remembers what it has seen, and what it would remember of the mirror image "

@@ -4,7 +4,7 @@ A step reads by similarity and writes one slot (Wayne et al. 2018, arXiv 1803.10
 
     w_k    = softmax_i(β_k cos(key_k, M_i)),   read_k = Σ_i w_ki M_i
     usage ← usage + Σ_k w_k                                              where it is read
-    j      = argmin usage,   M_j ← [value, 0],   usage_j ← 1             where it is written
+    j      = argmin usage,   M_j ← [value, 0],   usage_j ← usage_j + 1   where it is written
     M_i    ← d M_i + v_i [0, value],   v ← γ v + (1 - γ) onehot(j)       the other slots; v where γ is given
 
 Gradients reach keys, strengths and written values through reads alone: usage and the choice of a slot have none.
@@ -83,7 +83,7 @@ class ExternalMemory(nn.Module):
         kept = (1.0 - written).unsqueeze(-1)
         values = value if self.retroactive is None else torch.cat((value, torch.zeros_like(value)), -1)
         content = kept * content * self.decay + written.unsqueeze(-1) * values.unsqueeze(-2)
-        after = {"content": content, "usage": (1.0 - written) * usage + written}
+        after = {"content": content, "usage": usage + written}
         if self.retroactive is None:
             return after
         trace = (1.0 - written) * state["trace"]

@@ -200,8 +200,8 @@ def _leaf(place: str, leaf: Leaf, given: Any) -> nn.Module:
     size = leaf.size if isinstance(leaf, Discrete) else leaf.shape[-1] if leaf.shape else 0
     if not size:
         raise ConfigError(f"{place}: {describe(leaf)} has no axis of entries; a function mirrors it")
-    order = _entries(f"{place}.order", given.get("order") or [*range(size)], size, leaf)
-    sign = _entries(f"{place}.sign", given.get("sign") or [1] * size, size, leaf)
+    order = _entries(f"{place}.order", given.get("order", [*range(size)]), size, leaf)
+    sign = _entries(f"{place}.sign", given.get("sign", [1] * size), size, leaf)
     for i, partner in enumerate(order):
         if not 0 <= partner < size or partner in order[:i]:
             raise ConfigError(f"{place}.order[{i}]: wanted each of 0 to {size - 1} once, got {partner}")
@@ -247,6 +247,11 @@ def _require_inverse(place: str, space: Space, function: Callable[[Tree], Tree])
         if not isinstance(image, Tensor) or (image.shape, image.dtype) != (value.shape, value.dtype):
             got = f"{[*image.shape]} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
             raise ConfigError(f"{where}: the image of {describe(leaf)} [{len(value)} rows] is {got}")
+        count = leaf.size if isinstance(leaf, Discrete) else None
+        if count is not None and bool(((image < 0) | (image >= count)).any()):
+            raise ConfigError(
+                f"{where}: a choice becomes {int(image.min())} to {int(image.max())}; wanted 0 to {count - 1}"
+            )
         before, after = (part.reshape(len(value), -1).double() for part in (value, twice))
         wrong = ((after - before).abs() > 1e-4).nonzero().tolist()
         if wrong:

@@ -70,7 +70,7 @@ def test_the_predictors_loss_is_that_of_a_loop():
             m, usage = (weights @ content).flatten(), usage + weights.detach().sum(0)
             least = int(usage.argmin())
             content = content * (2 / 3)
-            content[least], usage[least] = z.detach(), 1.0
+            content[least], usage[least] = z.detach(), usage[least] + 1.0
             prior = mbp.prior(torch.cat((below[0], m)))
             change = mbp.posterior(torch.cat((observation[row, t], below[0], m, prior)))
             (mean_p, log_p), (mean, log) = prior.chunk(2), change.chunk(2)

@@ -2,14 +2,17 @@
 
 The discriminator is made of a reward g and a shaping potential h, so that g is a reward apart from the policy:
 
-    f(s, a, s') = g(s, a) + γ h(s') - h(s)                eq. 4; with `state_only` g is of s alone; h is 0 at ends
-    D = exp f / (exp f + π(a | s)) = sigmoid(f - log π)   its logit is f - log π
-    L = -M log D(+) - M log (1 - D(-))                    algorithm 1
-    r = log D - log (1 - D) = f - log π                   section 4
+    f(s, a, s') = g(s, a) + γ h(s') - h(s)            eq. 4; with `state_only` g is of s alone; h is 0 at ends
+    μ(a | s) = (1 - u) π(a | s) + u / |A|             π and uniform actions; u = 0 in the paper
+    D = exp f / (exp f + μ) = sigmoid(f - log μ)      its logit is f - log μ
+    L = -M log D(+) - M log (1 - D(-))                algorithm 1
+    r = log D - log (1 - D) = f - log μ               section 4
 
-π is the policy as it is. h(s') is left out where the episode terminates, not where its time is up.
+π is the policy as it is. Where it makes an expert's action all but impossible, -log π alone would tell the two apart,
+and f would learn nothing there. h(s') is left out where the episode terminates, not where its time is up.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +21,7 @@ from torch import Tensor
 
 from rlrun.algorithms.imitation.discriminator import AdversarialReward, DiscriminatorLoss, Inputs, cross_entropy
 from rlrun.collect.agents import PolicyAgent, prepared
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, require_number
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Batch
 from rlrun.nn import MLP
@@ -64,46 +67,62 @@ class RewardFunction(Inputs):
 
 
 class LogProb:
-    """The log-probability of actions by the policy as it is.
+    """The log-probability of actions by μ: by the policy as it is, and with a share by uniform actions.
+
+    Numbers count in units of half their range.
 
     Args:
         agent: that acts by the policy.
         edge: continuous actions nearer to a bound than this are read as so far inside of it.
+        uniform: u, the share of uniform actions.
 
     Raises:
-        ConfigError: the policy is recurrent, or does not evaluate actions.
+        ConfigError: the policy is recurrent, or does not evaluate actions; u is not within [0, 1].
     """
 
-    def __init__(self, agent: PolicyAgent, edge: float) -> None:
+    def __init__(self, agent: PolicyAgent, edge: float, uniform: float) -> None:
+        require_number("algorithm.edge", edge, 0.0, 0.5)
+        require_number("algorithm.uniform", uniform, 0.0, 1.0)
         self.policy: Any = agent.policy
         if agent.recurrent or not hasattr(self.policy, "evaluate_actions"):
             raise ConfigError(
                 "algorithm.recurrent: AIRL asks the policy about single steps of the expert, so it wants null; "
                 "algorithm=gail takes recurrent policies"
             )
-        self.preprocess, self.edge = agent.preprocess, edge
+        self.preprocess, self.edge, self.uniform = agent.preprocess, edge, uniform
+        codec = self.policy.codec
+        self.least = -codec.continuous * math.log(2.0) - sum(map(math.log, codec.branches))  # of uniform actions
 
     @torch.no_grad()
     def __call__(self, rows: Batch) -> Tensor:
-        """Return log π [...] of the rows' actions at their observations, as the environment gave them."""
+        """Return log μ [...] of the rows' actions at their observations, as the environment gave them."""
         evaluated = self.policy.evaluate_actions(prepared(rows["observation"], self.preprocess), rows["action"])
         log_prob: Tensor = evaluated.head.log_prob(evaluated.heads, rows["action"], edge=self.edge)
-        return log_prob
+        shares = log_prob.new_tensor([1.0 - self.uniform, self.uniform]).log()
+        return torch.logaddexp(log_prob + shares[0], self.least + shares[1])
 
 
 class AIRLReward(AdversarialReward):
-    """The reward f - log π of transitions.
+    """The reward f - log μ of transitions.
 
     Args:
         network: f.
         agent: that acts.
-        edge: as of `LogProb`.
+        edge, uniform: as of `LogProb`.
         weight: of the reward.
     """
 
-    def __init__(self, network: RewardFunction, agent: PolicyAgent, *, edge: float = 0.01, weight: float = 1.0) -> None:
+    def __init__(
+        self,
+        network: RewardFunction,
+        agent: PolicyAgent,
+        *,
+        edge: float = 0.01,
+        uniform: float = 0.5,
+        weight: float = 1.0,
+    ) -> None:
         super().__init__(network, weight=weight)
-        self.log_prob = LogProb(agent, edge)
+        self.log_prob = LogProb(agent, edge, uniform)
 
     def view(self, step: Batch) -> Batch:
         return super().view(step) | {"observation": step["observation"], "action": step["action"]}
@@ -120,15 +139,22 @@ class AIRLLoss(DiscriminatorLoss):
         network: f.
         optimizer: of its parameters.
         agent: that acts.
-        edge: as of `LogProb`.
+        edge, uniform: as of `LogProb`.
         options: of `DiscriminatorLoss`.
     """
 
     def __init__(
-        self, network: RewardFunction, optimizer: Any, *, agent: PolicyAgent, edge: float = 0.01, **options: Any
+        self,
+        network: RewardFunction,
+        optimizer: Any,
+        *,
+        agent: PolicyAgent,
+        edge: float = 0.01,
+        uniform: float = 0.5,
+        **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
-        self.log_prob = LogProb(agent, edge)
+        self.log_prob = LogProb(agent, edge, uniform)
 
     def divergence(self, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         return cross_entropy(positive, negative)

@@ -174,7 +174,7 @@ def _mapped(name: str, choice: StateMap, space: Space) -> Callable[[Tree], Tenso
         )
     if choice is None:
         return lambda tree: flatten(space, tree)
-    indices = [*choice]
+    indices = [*choice] if isinstance(choice, Sequence) and not isinstance(choice, str) else []
     if not indices or not all(type(i) is int and 0 <= i < space.size for i in indices):
         raise ConfigError(f"{name}: wanted indices from 0 to {space.size - 1}, or a function, got {choice!r}")
     return lambda tree: flatten(space, tree)[..., indices]

@@ -4,8 +4,8 @@ A discriminator learns the probability D(s, a) = sigmoid(d) that a pair is the e
 policy, 1 - D here. The policy is paid for pairs that look like the expert's:
 
     L        = -M log D(+) - M log (1 - D(-))      eq. 17
-    positive   r = -log (1 - D) = softplus(d)
-    negative   r = log D = -softplus(-d)           the paper's cost -log D
+    positive   r = -log (1 - D) = softplus(d)      algorithm 1, whose cost is the logarithm of the policy's probability
+    negative   r = log D = -softplus(-d)
     logit      r = log D - log (1 - D) = d         that of AIRL
 
 Rewards that are always positive favor long episodes, always negative ones short episodes, whatever the expert does.

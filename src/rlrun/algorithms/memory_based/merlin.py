@@ -84,7 +84,7 @@ class LatentDecoder(nn.Module):
     ) -> None:
         super().__init__()
         require_distance(distance, None)
-        require_number("weight", weight)
+        require_number("weight", weight, 0.0)
         self.space, self.weight = without_mask(spaces.observation), weight
         if leaves is not None:
             self.space = with_parts(self.space, leaves, place="leaves")
@@ -243,6 +243,8 @@ class MemoryActor(nn.Module):
         super().__init__()
         require_bounded(spaces.action, type(self).__name__)
         latent, below = predictor.latent, [*hidden]
+        if not below:
+            raise ConfigError("algorithm.actor.hidden: wanted the width of a layer at least")
         self.lstm = Stack(latent, lstm_size)
         self.reader = Reader(predictor.memory, self.lstm.size, keys)
         known = latent + self.lstm.size + self.reader.size
