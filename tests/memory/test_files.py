@@ -352,6 +352,7 @@ def test_moved_classes_are_known(tmp_path: Path) -> None:
         ({"log_prob": {}}, "no column 'log_prob', which the memory stores; it has observation.near"),
         ({"reward": {"shape": [3]}}, r"'reward' of shape \[\]; the memory has \[3\]"),
         ({"reward": {"dtype": "uint8"}}, "'reward' of type float32; the memory has uint8"),
+        ({"action": {"dtype": "float32", "shape": [1]}}, "'action' of type int.*; the memory has float32"),
         ({"skill": {"tag": True}}, "no tag 'skill'"),
     ],
 )

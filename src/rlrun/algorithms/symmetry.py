@@ -56,8 +56,8 @@ class MirrorLoss(LossCallback):
         require_whole("symmetry.every", every, 1)
         mirror.require_observation()
         codec = getattr(network, "codec", None)
-        plain = isinstance(network, nn.Module) and isinstance(codec, ActionCodec)
-        if not plain or not (hasattr(network, "heads") or callable_alone(network)):
+        acts = hasattr(network, "heads") or type(network).forward is not nn.Module.forward
+        if not isinstance(network, nn.Module) or not isinstance(codec, ActionCodec) or not acts:
             raise ConfigError(
                 f"symmetry: a {type(network).__name__} has no policy whose mirror image could be compared"
             )
@@ -149,11 +149,6 @@ class MirrorLoss(LossCallback):
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"compares {path_of(self.network)} with its mirror image, in every {self.every} updates"
-
-
-def callable_alone(network: nn.Module) -> bool:
-    """Return whether a network has a forward pass of its own."""
-    return type(network).forward is not nn.Module.forward
 
 
 def with_term(loss: Callable[..., Any], term: Callable[..., Tensor]) -> Callable[..., LossResult]:

@@ -90,16 +90,16 @@ class LogProb:
                 "algorithm=gail takes recurrent policies"
             )
         self.preprocess, self.edge, self.uniform = agent.preprocess, edge, uniform
-        codec = self.policy.codec
-        self.least = -codec.continuous * math.log(2.0) - sum(map(math.log, codec.branches))  # of uniform actions
 
     @torch.no_grad()
     def __call__(self, rows: Batch) -> Tensor:
         """Return log μ [...] of the rows' actions at their observations, as the environment gave them."""
         evaluated = self.policy.evaluate_actions(prepared(rows["observation"], self.preprocess), rows["action"])
         log_prob: Tensor = evaluated.head.log_prob(evaluated.heads, rows["action"], edge=self.edge)
+        codec = self.policy.codec
+        even = -codec.continuous * math.log(2.0) - sum(map(math.log, codec.branches))  # of uniform actions
         shares = log_prob.new_tensor([1.0 - self.uniform, self.uniform]).log()
-        return torch.logaddexp(log_prob + shares[0], self.least + shares[1])
+        return torch.logaddexp(log_prob + shares[0], even + shares[1])
 
 
 class AIRLReward(AdversarialReward):
