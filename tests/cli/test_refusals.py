@@ -96,7 +96,7 @@ PEERS = {
     ],
     ("train", "algorithm=dqn", "env=CartPole-v1"): ["(did you mean 'cartpole'?)", "env.id=CartPole-v1"],
     ("train", "algorithm=seditor", "env=constrainedbandit", "algorithm.recurrent=lstm"): [
-        "no such key; algorithm.recurrent is a key of algorithm=a2c, action_repeat, bc, ddpg,"
+        "no such key; algorithm.recurrent is a key of algorithm=a2c, action_repeat, airl, bc, ddpg,"
     ],
     (*DQN, "run_dir=x"): ["run_dir: no such key or group (did you mean '--run-dir'?)"],
     ("train", "--algo", "ppo", "--env", "CartPole-v1", "--learning-rate=1e-3", "--track"): [

@@ -51,7 +51,7 @@ def test_a_name_that_nobody_knows_gets_the_nearest(configs):
         ("ppo", "buffer_size=1", r"; on-policy .*"),
         ("ppo", "anneal_lr=true", r" \(did you mean '\+with=anneal'\?\); .*"),
         ("ppo", "anneal_lr=false", r" \(did you mean 'callbacks\.learning_rate=null'\?\); .*"),
-        ("sac", "anneal_lr=false", r"; callbacks\.learning_rate=null is a key of algorithm=ppg, ppo, trac"),
+        ("sac", "anneal_lr=false", r"; callbacks\.learning_rate=null is a key of algorithm=airl, gail, ppg, ppo, trac"),
         ("ppo", "verbose=1", r" \(did you mean 'logger=\[terminal\]'\?\); .*"),
         ("ppo", "verbose=0", r" \(did you mean 'logger=\[\]'\?\); .*"),
         ("ppo", "policy=MlpPolicy", r" \(did you mean 'algorithm\.hidden'\?\); .*"),

@@ -237,7 +237,8 @@ class ActorCriticLoss(LossCallback):
     def _metrics(
         self, evaluated: Evaluated, entropy: Tensor | None, return_: Tensor, valid: Tensor | None
     ) -> dict[str, Any]:
-        metrics: dict[str, Any] = {name: Metric((part,), valid=valid) for name, part in evaluated.shown.items()}
+        shown = getattr(evaluated, "shown", {})  # networks of one's own may answer without it
+        metrics: dict[str, Any] = {name: Metric((part,), valid=valid) for name, part in shown.items()}
         head = evaluated.head
         leaves = entropy is not None and entropy.shape[-1] > len(head.parts)
         for index, part in enumerate(head.codec.names(leaves=True) if leaves else head.parts):
