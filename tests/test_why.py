@@ -295,8 +295,8 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
     "discriminator has won": (
         rollout,
         {"discriminator/accuracy_reference": 1.0, "discriminator/accuracy_own": 0.995},
-        {"algorithm.discriminator.every": 5},
-        "algorithm.discriminator.every=20",
+        {"reference.every": 5},
+        "reference.every=20",
     ),
     "particles collapsed": (
         rollout,

@@ -106,7 +106,7 @@ def test_rows_are_doubled_and_priorities_folded():
     class Rows:
         index = np.arange(2)
 
-    Sample({}, [(Table, Rows)]).feedback(torch.tensor([1.0, 5.0, 3.0, 4.0]))
+    Sample({}, [(Table, Rows)], copies=2).feedback(torch.tensor([1.0, 5.0, 3.0, 4.0]))
     assert given == {"priority": [3.0, 5.0]}
 
 

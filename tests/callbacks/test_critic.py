@@ -1,7 +1,6 @@
 """Priorities, the scale of targets, and the bias of values."""
 
 from functools import partial
-from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -63,9 +62,8 @@ class Batches:
     def __iter__(self):
         for batch in self.batches:
             x = torch.tensor(batch)
-            rows = SimpleNamespace(index=range(len(x)))
             yield {
-                group: Sample(dict.fromkeys(self.given, 10.0**factor * x), [(self.tables[factor], rows)])
+                group: Sample(dict.fromkeys(self.given, 10.0**factor * x), [(self.tables[factor], None)])
                 for factor, group in enumerate(self.groups)
             }
 

@@ -109,7 +109,11 @@ class Reading(Callback):
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
         kinds = CriticLoss | ActorCriticLoss | MuZeroLoss
-        losses = [callback for callback in callbacks.values() if isinstance(callback, kinds)]
+        losses = [
+            callback
+            for callback in callbacks.values()
+            if any(isinstance(part, kinds) for part in (callback, *getattr(callback, "terms", {}).values()))
+        ]
         self.loss = losses[0] if losses else None
 
     def end_batch(self, observation: Tensor, weight: Tensor | None = None) -> None:
@@ -215,6 +219,15 @@ NUMBERS: dict[str, dict[str, Any]] = {
         "imagination.model.elites": 2,
         "imagination.model.lr": 0.01,
         "imagination.model.min_updates": 300,
+    },
+    "merlin": {
+        **DEEP,
+        "num_envs": 8,
+        "algorithm.horizon": 8,
+        "algorithm.slots": 4,
+        "algorithm.latent": 4,
+        "algorithm.predictor.lstm_size": "[8]",
+        "algorithm.actor.lstm_size": "[8]",
     },
     "muzero": {
         **dict.fromkeys(("algorithm.dynamics", "algorithm.prediction"), "[16]"),

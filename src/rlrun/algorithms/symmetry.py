@@ -153,19 +153,20 @@ class MirrorLoss(LossCallback):
 
 def with_term(loss: Callable[..., Any], term: Callable[..., Tensor]) -> Callable[..., LossResult]:
     """Return a loss to whose elements a term is added; it asks for what both ask for."""
-    own, others = (inspect.signature(part).parameters for part in (loss, term))
-    added = {name: entry.replace(kind=entry.KEYWORD_ONLY) for name, entry in others.items() if name not in own}
-    required = [name for name, entry in (own | added).items() if entry.default is entry.empty]
+    before, further = (inspect.signature(part).parameters for part in (loss, term))
+    added = {name: entry.replace(kind=entry.KEYWORD_ONLY) for name, entry in further.items() if name not in before}
+    required = [name for name, entry in (before | added).items() if entry.default is entry.empty]
+    own, others = tuple(before), tuple(further)
 
     def total(*values: Any, **optional: Any) -> LossResult:
         given = dict(zip(required, values, strict=bool(values))) | optional
         elements, outputs, metrics = of_loss(loss(**{name: given[name] for name in own if name in given}))
-        further = term(**{name: given[name] for name in others})
+        extra = term(**{name: given[name] for name in others})
         if (valid := given.get("valid")) is not None:
-            further = ops.over_valid(further, valid)
-        further = further.reshape(further.shape + (1,) * (elements.dim() - further.dim()))
-        further = further if elements.dim() else further.mean()
-        return elements + further, dict(outputs), dict(metrics)
+            extra = ops.over_valid(extra, valid)
+        extra = extra.reshape(extra.shape + (1,) * (elements.dim() - extra.dim()))
+        extra = extra if elements.dim() else extra.mean()
+        return elements + extra, dict(outputs), dict(metrics)
 
-    total.__signature__ = inspect.Signature([*own.values(), *added.values()])  # type: ignore[attr-defined]
+    total.__signature__ = inspect.Signature([*before.values(), *added.values()])  # type: ignore[attr-defined]
     return total

@@ -345,7 +345,7 @@ class Mix:
                 mixed[name] = joined([batch[name] for batch in batches])
             except (RuntimeError, KeyError) as error:
                 raise RlrunError(f"loader.parts: column '{name}' differs between tables: {error}") from error
-        return Sample(mixed, [part for batch in batches for part in batch.parts])
+        return Sample(mixed, [part for batch in batches for part in batch.parts], batches[0].copies)
 
     def _counts(self, count: int, length: int) -> list[int]:
         """Return how many windows each table gives, `count` in all."""

@@ -9,6 +9,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory.adaptors import FURTHER, MIRRORS
+from rlrun.memory.sample import Sample
 from rlrun.memory.samplers import Rows
 from rlrun.nn import Mirror
 
@@ -56,7 +57,10 @@ class Mirrored:
         if not self.double:
             return batch
         pairs = {name: (value, self._image(name, value)) for name, value in batch.items()}
-        return batch | {name: map_tree(lambda *parts: torch.cat(parts), *pair) for name, pair in pairs.items()}
+        doubled = batch | {name: map_tree(lambda *parts: torch.cat(parts), *pair) for name, pair in pairs.items()}
+        if isinstance(doubled, Sample):
+            doubled.copies *= self.copies
+        return doubled
 
     def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
         """Return the batch with the mirror images of its observations, and no more rows."""

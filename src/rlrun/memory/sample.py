@@ -26,32 +26,35 @@ class Sample(dict[str, Any]):
     Args:
         batch: columns by name.
         parts: tables and their rows, in the order of the batch.
+        copies: entries of each row; behind the rows of a part are their mirror images, say.
     """
 
-    __slots__ = ("parts",)
+    __slots__ = ("copies", "parts")
 
-    def __init__(self, batch: Batch, parts: Sequence[tuple[Table, Rows]]) -> None:
+    def __init__(self, batch: Batch, parts: Sequence[tuple[Table, Rows]], copies: int = 1) -> None:
         super().__init__(batch)
-        self.parts = parts
+        self.parts, self.copies = parts, copies
 
     def __or__(self, other: Any) -> Any:
-        return Sample({**self, **other}, self.parts)
+        return Sample({**self, **other}, self.parts, self.copies)
 
     def feedback(self, priority: Tensor) -> None:
         """Pass the priorities of the rows to the samplers that drew them, priority: [B] or [B, T].
 
-        Where the rows of each part have their mirror images behind them, the larger one of both counts.
+        The largest one of a row's copies counts.
 
         Raises:
             RlrunError: they are of another number of windows.
         """
-        counts = [len(rows.index) for _, rows in self.parts]
-        copies, more = divmod(len(priority), max(sum(counts), 1))
-        if more or (not copies and sum(counts)):
+        if len(self.parts) == 1 and self.copies == 1:
+            ((table, rows),) = self.parts
+            table.sampler.feedback(rows, priority)
+            return
+        counts = [self.copies * len(rows.index) for _, rows in self.parts]
+        if not priority.dim() or len(priority) != sum(counts):
             raise RlrunError(f"memory: {[*priority.shape]} priorities for a sample of {sum(counts)} windows")
-        shares = torch.split(priority, [copies * count for count in counts]) if len(counts) > 1 else (priority,)
-        for (table, rows), part in zip(self.parts, shares, strict=True):
-            table.sampler.feedback(rows, torch.stack(part.chunk(copies)).amax(0) if copies > 1 else part)
+        for (table, rows), part in zip(self.parts, torch.split(priority, counts), strict=True):
+            table.sampler.feedback(rows, torch.stack(part.chunk(self.copies)).amax(0))
 
     def rewrite(self, values: Mapping[str, Tree]) -> None:
         """Store new values of columns for the rows: values [B, …] or [B, T, …], by name; see `Table.rewrite`.
@@ -61,7 +64,8 @@ class Sample(dict[str, Any]):
         """
         first = 0
         for table, rows in self.parts:
-            own = slice(first, first := first + len(rows.index)) if len(self.parts) > 1 else slice(None)
+            own = slice(first, first + len(rows.index)) if len(self.parts) > 1 or self.copies > 1 else slice(None)
+            first += self.copies * len(rows.index)
             table.rewrite(rows, map_tree(lambda value, own=own: value[own], dict(values)))
 
     @property
@@ -85,7 +89,7 @@ class Sample(dict[str, Any]):
 def origins(groups: Batch, tables: Sequence[Table]) -> list[dict[str, Any]]:
     """Return for a checkpoint where the samples among these data groups, or nested in one, come from."""
     return [
-        {"path": path, "parts": [_origin(table, rows, tables) for table, rows in sample.parts]}
+        {"path": path, "copies": sample.copies, "parts": [_origin(table, rows, tables) for table, rows in sample.parts]}
         for path, sample in _samples(groups, [])
     ]
 
@@ -111,7 +115,8 @@ def with_origins(groups: Batch, origins: Sequence[Mapping[str, Any]], tables: Se
         holder = groups
         for step in path:
             holder = holder[step]
-        holder[name] = Sample(holder[name], [_restored(part, tables) for part in origin["parts"]])
+        parts = [_restored(part, tables) for part in origin["parts"]]
+        holder[name] = Sample(holder[name], parts, origin.get("copies", 1))
     return groups
 
 

@@ -243,13 +243,14 @@ class MemoryActor(nn.Module):
         super().__init__()
         require_bounded(spaces.action, type(self).__name__)
         latent, below = predictor.latent, [*hidden]
-        if not below:
-            raise ConfigError("algorithm.actor.hidden: wanted the width of a layer at least")
         self.lstm = Stack(latent, lstm_size)
         self.reader = Reader(predictor.memory, self.lstm.size, keys)
         known = latent + self.lstm.size + self.reader.size
-        self.trunk = MLP(known, below[-1], hidden=below[:-1], activation="tanh", output_activation="tanh")
-        self.head = ActionHead(spaces, below[-1], **options)
+        width = below[-1] if below else known
+        self.trunk: nn.Module = nn.Identity()
+        if below:
+            self.trunk = MLP(known, width, hidden=below[:-1], activation="tanh", output_activation="tanh")
+        self.head = ActionHead(spaces, width, **options)
         self.critic = MLP(latent, 1, hidden=below if value_hidden is None else value_hidden, activation="tanh")
         self.codec = self.head.codec
         self.state_size = self.lstm.state_size
