@@ -204,7 +204,12 @@ def remembering(series=None, keys=None, **options):
     return diagnose(facts(changed(REMEMBERING, keys or {}), {**flat, **(series or {})}, **options))
 
 
+def imitating(series=None, keys=None, **options):
+    return rollout(series, keys, **options)
+
+
 COMMANDS = {
+    imitating: ["algorithm=gail", "env=cartpole", "dataset=demonstrations.zip"],
     remembering: ["algorithm=merlin", "env=recall"],
     searching: ["algorithm=muzero", "env=cartpole"],
     imagining: ["algorithm=mbpo", "env=pendulum"],
@@ -293,7 +298,7 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
         "algorithm.entropy_weight=0.01",
     ),
     "discriminator has won": (
-        rollout,
+        imitating,
         {"discriminator/accuracy_reference": 1.0, "discriminator/accuracy_own": 0.995},
         {"reference.every": 5},
         "reference.every=20",
