@@ -2,7 +2,7 @@
 
     π(M_o s) = M_a π(s)
 
-The mirror loss adds the squared distance of both sides to the loss of whatever trains the policy.
+The mirror loss adds the squared distance of both sides to the loss that trains the policy.
 
     L = L_policy + w ‖π(s) - M_a π(M_o s)‖²                     (Yu et al. 2018, arXiv 1801.08093, eq. 4)
 

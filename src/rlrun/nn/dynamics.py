@@ -15,7 +15,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn.encoders import Recipe, flatten, from_recipe
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.mlp import MLP, Activation, outputs_of
-from rlrun.nn.recurrent import Kind, core_of
+from rlrun.nn.recurrent import Core, Plain
 from rlrun.ops.distributions import one_hot
 
 Function = Callable[..., Tensor]
@@ -103,7 +103,7 @@ class Dynamics(nn.Module):
         network: Recipe | None = None,
         several: bool = False,
         weights: Sequence[float] | Callable[[], Tensor] | None = None,
-        core: Kind | None = None,
+        core: Plain | None = None,
         core_size: int = 64,
     ) -> None:
         super().__init__()
@@ -138,9 +138,7 @@ class Dynamics(nn.Module):
             raise ConfigError(f"absolute: the observation has numbers 0 to {self.size - 1}, not {wrong[0]}")
         width = self.size if features is None else _width(features, self.size)
         read, count = width + spaces.action.size, self.size + self.rewards
-        self.cores: Any = nn.ModuleList(
-            [] if core is None else [core_of(core, read, core_size) for _ in range(members)]
-        )
+        self.cores: Any = nn.ModuleList([] if core is None else [Core(core, read, core_size) for _ in range(members)])
         inputs = read + (core_size if core else 0)
         outputs = count * (1 if deterministic else 2) + ends
         options: dict[str, Any] = {"hidden": hidden, "activation": activation}

@@ -128,8 +128,7 @@ class AIRLReward(AdversarialReward):
         return super().view(step) | {"observation": step["observation"], "action": step["action"]}
 
     def measure(self, view: Batch) -> Tensor:
-        f: Tensor = self.network(self.network.seen(view["inputs"]))
-        return f - self.log_prob(view)
+        return self.score(view) - self.log_prob(view)
 
 
 class AIRLLoss(DiscriminatorLoss):
@@ -156,8 +155,7 @@ class AIRLLoss(DiscriminatorLoss):
         super().__init__(network, optimizer, **options)
         self.log_prob = LogProb(agent, edge, uniform)
 
-    def divergence(self, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        return cross_entropy(positive, negative)
+    divergence = staticmethod(cross_entropy)
 
     def offset(self, rows: Batch) -> Tensor:
         return self.log_prob(rows)

@@ -15,6 +15,7 @@ from rlrun.algorithms.imitation.discriminator import (
     least_squares,
     style_reward,
 )
+from rlrun.core.typing import Batch
 
 
 class StyleReward(AdversarialReward):
@@ -30,12 +31,11 @@ class StyleReward(AdversarialReward):
         super().__init__(network, weight=weight)
         self.floor = floor
 
-    def of_score(self, score: Tensor) -> Tensor:
-        return style_reward(score, floor=self.floor)
+    def measure(self, view: Batch) -> Tensor:
+        return style_reward(self.score(view), floor=self.floor)
 
 
 class StyleLoss(DiscriminatorLoss):
     """Train the discriminator by least squares (eq. 8)."""
 
-    def divergence(self, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        return least_squares(positive, negative)
+    divergence = staticmethod(least_squares)

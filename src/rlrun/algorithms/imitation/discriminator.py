@@ -10,7 +10,7 @@ The paper's w_gp is twice w. Cross entropy is that of the probability sigmoid(D)
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -215,12 +215,10 @@ class AdversarialReward(Bonus):
     def view(self, step: Batch) -> Batch:
         return {"inputs": self.network.inputs(step)}
 
-    def measure(self, view: Batch) -> Tensor:
-        return self.of_score(self.network(self.network.seen(view["inputs"])))
-
-    def of_score(self, score: Tensor) -> Tensor:
-        """Return the rewards of scores, both [...]."""
-        raise NotImplementedError(type(self).__name__)
+    def score(self, view: Batch) -> Tensor:
+        """Return the network's outputs [...] for rows; a subclass measures its reward by them."""
+        score: Tensor = self.network(self.network.seen(view["inputs"]))
+        return score
 
 
 class DiscriminatorLoss(LossCallback):
@@ -240,6 +238,7 @@ class DiscriminatorLoss(LossCallback):
 
     provides: tuple[str, ...] = ("reference",)
     network: Any
+    divergence: "ClassVar[staticmethod[[Tensor, Tensor], tuple[Tensor, Tensor]]]"  # least_squares or cross_entropy
 
     def __init__(
         self,
@@ -266,10 +265,6 @@ class DiscriminatorLoss(LossCallback):
             for name, place in places.items()
         }
         return {"reference": chosen}
-
-    def divergence(self, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the losses of scores of the expert's rows and of the policy's, both [...]."""
-        raise NotImplementedError(type(self).__name__)
 
     def offset(self, rows: Batch) -> Tensor | float:
         """Return what is subtracted from the network's outputs of rows [...], without gradients, to be scores."""

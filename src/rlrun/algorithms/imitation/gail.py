@@ -8,7 +8,7 @@ policy, 1 - D here. The policy is paid for pairs that look like the expert's:
     negative   r = log D = -softplus(-d)
     logit      r = log D - log (1 - D) = d         that of AIRL
 
-Rewards that are always positive favor long episodes, always negative ones short episodes, whatever the expert does.
+Rewards that are always positive favor long episodes, and always negative ones short episodes.
 """
 
 from typing import Literal, get_args
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rlrun.algorithms.imitation.discriminator import AdversarialReward, DiscriminatorLoss, Inputs, cross_entropy
 from rlrun.core.errors import require_one_of
+from rlrun.core.typing import Batch
 
 Form = Literal["positive", "negative", "logit"]
 
@@ -46,12 +47,11 @@ class GAILReward(AdversarialReward):
         super().__init__(network, weight=weight)
         self.form: Form = form
 
-    def of_score(self, score: Tensor) -> Tensor:
-        return imitation_reward(score, self.form)
+    def measure(self, view: Batch) -> Tensor:
+        return imitation_reward(self.score(view), self.form)
 
 
 class GAILLoss(DiscriminatorLoss):
     """Train the discriminator by the cross-entropy of expert and policy (eq. 17)."""
 
-    def divergence(self, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        return cross_entropy(positive, negative)
+    divergence = staticmethod(cross_entropy)

@@ -5,8 +5,9 @@ A discriminator D learns to tell right halves of actions, a_r, from left ones, a
     L = (D(a_r) - 1)² + (D(a_l) + 1)² + w |∂D(a_r)/∂a_r|²
     r = [1 - ¼ (D(a_l) - 1)²] + [1 - ¼ (D(a_r) + 1)²],  D between -1 and 1
 
-It equates the distributions of both halves over all actions of a batch, whatever was observed. So it asks for no mirror
-image of observations, and a policy that uses both halves equally often in different states has nothing to gain.
+It equates the distributions of both halves over all actions of a batch, without regard to observations. So it asks for
+no mirror image of observations, and a policy that uses both halves equally often in different states has nothing to
+gain.
 """
 
 from collections.abc import Callable, Sequence
