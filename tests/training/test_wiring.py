@@ -212,20 +212,21 @@ def test_what_ends_training_is_called_after_all_others():
 
 def test_providers_know_what_of_theirs_is_asked_for():
     target, loss, alpha = Target(), Loss(), Alpha()
-    assert loss.asked_for("log_prob")  # without a plan anything may be
+    loss.requested_names = None
     begin_batch_order({"target": target, "loss": loss})
-    assert target.asked_for("q_target")
-    assert not loss.asked_for("log_prob")
+    assert loss.requested_names == set()
+    assert not hasattr(target, "requested_names")  # it does not ask
     begin_batch_order({"target": target, "loss": loss, "alpha": alpha})
-    assert loss.asked_for("log_prob")
+    assert loss.requested_names == {"log_prob"}
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_all_ranks_compute_what_one_that_looks_on_asks_for(rank, monkeypatch):
     monkeypatch.setattr(distributed, "_rank", rank)
     loss, watch = Loss(), Watch()
+    loss.requested_names = None
     schedule = plan({"target": Target(), "loss": loss, "watch": watch}, NAMES, ())
-    assert loss.asked_for("log_prob")
+    assert loss.requested_names == {"log_prob"}
     assert [step.callback for step in schedule.steps["end_batch"]] == [watch][rank:]
 
 

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from rlrun.callbacks.diagnostics import learning_rates
 from rlrun.callbacks.evaluate import Evaluator
-from rlrun.callbacks.loss import Optimizer, learning_rates
+from rlrun.callbacks.loss import Optimizer
 from rlrun.collect.statistics import Tally
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, SpaceError, require_one_of
@@ -134,7 +135,6 @@ class LagrangianWeights(Callback):
             raise ConfigError("lagrangian: weights follow evaluations at their updates; evaluation.async=false")
         self.network = network
         self.optimizer = optimizer_of(network, optimizer)
-        self.patterns = getattr(self.optimizer, "matches", {})
         self.thresholds = np.array([np.nan if threshold is None else float(threshold) for threshold in thresholds])
         self.paid: Tally | Evaluator = getattr(paid, "tally", paid)
         self.shared = hasattr(paid, "tally")  # each rank has rewards of its own; evaluations are told to all

@@ -9,7 +9,7 @@ epochs where it has become too large. Advantages are normalized in each minibatc
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossResult, Optimizer, require_bound
+from rlrun.callbacks.loss import LossResult, Optimizer, StepResult, Steps, require_bound
 from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.core import distributed
 from rlrun.core.typing import Tree
@@ -35,7 +35,8 @@ NEWEST = 32  # updates of a rollout that its metrics are means over, at most
 class PPOLoss(ActorCriticLoss):
     """The clipped surrogate objective with value loss and entropy bonus (eq. 9).
 
-    `clip` and `kl_weight` may be provided by name, by a schedule say, and go before the constants then.
+    `clip` and `kl_weight` may be provided by name, by a schedule say, and go before the constants then. `veto`, if set,
+    gets the outputs before each step, and returns True to skip it.
 
     Args:
         clip: ε, of the probability ratio.
@@ -66,6 +67,7 @@ class PPOLoss(ActorCriticLoss):
         self.clip = clip
         self.value_clip = value_clip
         self.kl_weight = kl_weight
+        self.veto: Callable[[Mapping[str, Tensor]], bool] | None = None
         self._collected: int | None = None  # environment step at which its rollout was whole
         self._running: deque[Move | Tensor] = deque(maxlen=NEWEST)  # of the updates of that rollout
         self._over: deque[Move | Tensor] = deque()  # … of the one before
@@ -107,6 +109,18 @@ class PPOLoss(ActorCriticLoss):
             divergence = divergence if valid is None else ops.over_valid(divergence, valid)
             outputs["approx_kl"] = distributed.mean_(divergence.mean())
         return loss, outputs, metrics
+
+    def phases(
+        self,
+        elements: Tensor,
+        outputs: Mapping[str, Any],
+        metrics: Mapping[str, Any],
+        weight: Tensor | None,
+        stepper: Steps | None,
+    ) -> StepResult:
+        if stepper is None or self.veto is None or not self.veto(outputs):
+            return super().phases(elements, outputs, metrics, weight, stepper)
+        return super().phases(elements, outputs, metrics, weight, None)._replace(stepped=False)
 
     def _distance(self, value: Tensor, before: Tensor, return_: Tensor) -> Tensor:
         distance = self.distance(value, return_)

@@ -156,7 +156,7 @@ def _check(name: str, term: Any, *, scheduled: bool) -> None:
         raise ConfigError(f"{place}.optimizer: the joint loss steps all terms; give the term optimizer: null")
     if term.every != 1 or term.max_grad_norm is not None or not (scheduled or term.schedule is None):
         raise ConfigError(f"{place}: every, max_grad_norm and schedule are settings of the joint loss")
-    known = ("backward", *term.watches)
+    known = ("backward", *getattr(term, "watches", ()))
     hooks = [event for event in EVENTS if event not in known and term.hook(event) is not None]
     if hooks or type(term).backward is not LossCallback.backward:
         raise ConfigError(f"{place}: a {type(term).__name__} does more than a loss ({', '.join(hooks) or 'backward'})")

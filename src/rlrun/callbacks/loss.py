@@ -3,7 +3,7 @@
 Metrics use the gradients and optimizer states of the newest update. Reading them runs no network and draws no number.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -11,24 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
+from rlrun.callbacks.diagnostics import Diagnostics, FiniteCheck, learning_rates
 from rlrun.compile.calls import NoGrad
 from rlrun.compile.fused_adam import Stepper
 from rlrun.compile.several import kinds_of
-from rlrun.core.errors import ConfigError, DataError, WiringError, require_number, require_one_of
+from rlrun.core.errors import ConfigError, WiringError, require_number, require_one_of
 from rlrun.core.schedules import Schedule
-from rlrun.nn.ensemble import Ensemble, StackedLinear
 from rlrun.nn.optimizers import load_optimizer, optimizer_state, require_recipe
 from rlrun.nn.parameter_groups import optimizer_of
 from rlrun.training.callback import Callback, Hook
 from rlrun.training.metrics import as_numbers
 from rlrun.training.update import of_loss
 
-LOOKED_AT = 256  # losses of so many updates are checked together, unless metrics are read before
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 LossResult = tuple[Tensor, dict[str, Any], dict[str, Any]]  # loss of each element, outputs, metrics
-DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-BETWEEN = (nn.Dropout, nn.LayerNorm, nn.BatchNorm1d, nn.GroupNorm)  # may stand between a layer and its activation
-ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 
 
 class Steps(Protocol):
@@ -50,7 +46,7 @@ class StepResult(NamedTuple):
         metrics: of the loss.
         norm: of the gradients before they were clipped; None = it was not asked for.
         errors: of the elements, if somebody reads them.
-        vetoed: neither parameters nor buffers changed.
+        stepped: False if neither parameters nor buffers changed.
     """
 
     loss: Tensor
@@ -58,7 +54,7 @@ class StepResult(NamedTuple):
     metrics: Mapping[str, Any]
     norm: Tensor | None
     errors: Tensor | None
-    vetoed: bool
+    stepped: bool = True
 
 
 class LossCallback(Callback):
@@ -72,8 +68,7 @@ class LossCallback(Callback):
     Gradients of several ranks are averaged before they are clipped. Elements are weighted by `weight` ([B]) of the
     data group, if there is one. Each update uses `learning_rate`, if a `Schedule` provides it.
 
-    `veto`, if set, gets the outputs before each step, and returns True to skip the step. If `watched` is set,
-    `elements` has the error of each element of the newest update, [B] or [B, T] without weights.
+    If `watched` is set, `elements` has the error of each element of the newest update, [B] or [B, T] without weights.
 
     Args:
         network: is trained; one without parameters is only evaluated.
@@ -94,7 +89,6 @@ class LossCallback(Callback):
 
     data_group: str | None = "default"
     inherited: tuple[str, ...] = ("optimizer", "names")
-    watches: tuple[str, ...] = ()  # its hooks for metrics alone, which a joint loss leaves out
 
     def __init__(
         self,
@@ -116,15 +110,14 @@ class LossCallback(Callback):
         named = {} if optimizer is None else dict(network.named_parameters())
         trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
         self.optimizer = optimizer_of(network, optimizer) if optimizer is not None and trained else None
-        self.logs_loss = optimizer is None
-        self.patterns = getattr(self.optimizer, "matches", {})
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         places = {id(parameter): place for place, parameter in enumerate(p for g in groups for p in g["params"])}
         self.names = sorted(trained, key=lambda name: places.get(id(trained[name]), 0))  # as the optimizer counts them
         self.parameters = [trained[name] for name in self.names]
-        self.hidden = hidden_layers(network)
-        # Another loss may overwrite gradients before metrics are read.
-        self.by_turns = getattr(network, "by_turns", False)
+        self.logs_loss = optimizer is None
+        self.by_turns = getattr(network, "by_turns", False)  # of several losses, each in phases of its own
+        self.diagnostics = Diagnostics(network, self.optimizer, others=self.by_turns)
+        self.check = FiniteCheck()
         self._stepper = None if self.optimizer is None else Stepper(self.optimizer)
         require_one_of("grad_clip", grad_clip, ops.CLIPS)
         if max_grad_norm is None and grad_clip not in ("global", "none"):
@@ -136,15 +129,10 @@ class LossCallback(Callback):
         self.data_group = data_group
         self.every = every
         self.updates = 0
-        self.veto: Callable[[Mapping[str, Tensor]], bool] | None = None
         self.turns = 0  # updates of the data group so far, also those in which the network does not learn
         self.watched = False
         self.elements: Tensor | None = None
-        self._losses = torch.empty(0)  # of the updates since the last check
-        self._places: Sequence[Tensor] = ()  # of each of them
-        self._unseen = 0  # number of updates in `_losses`
         self.norm: Tensor | None = None  # of the newest gradients, where it is computed
-        self.gradients: Sequence[Tensor | None] | None = None  # of hidden layers' weights, if these have no `grad`
         self.rate: float | None = None  # learning rate of the newest update, where it was given
 
     def loss(self, *names: Any) -> Tensor | LossResult:
@@ -191,9 +179,8 @@ class LossCallback(Callback):
         """
         errors = self.error(elements.detach(), outputs) if self.watched else None
         loss = self.weighted_mean(elements, weight)
-        vetoed = stepper is not None and self.veto is not None and self.veto(outputs)
         norm = self.norm
-        if stepper is not None and not vetoed:
+        if stepper is not None:
             if not loss.requires_grad:
                 raise WiringError(
                     f"callbacks.{self.name}.loss: the loss has no gradient; it must depend on parameters of its "
@@ -205,11 +192,11 @@ class LossCallback(Callback):
                 stepper.step(gradients)
         others = dict(outputs)
         updates = others.pop("updates", {})
-        if updates and not vetoed:
+        if updates:
             with NoGrad():
                 for path, value in updates.items():
                     self.buffer(path).copy_(value)
-        return StepResult(loss.detach(), others, metrics, norm, errors, vetoed)
+        return StepResult(loss.detach(), others, metrics, norm, errors)
 
     def weighted_mean(self, elements: Tensor, weight: Tensor | None) -> Tensor:
         """Return the mean of the elements' losses, each times its weight: [B], or [B, T] of windows.
@@ -253,17 +240,12 @@ class LossCallback(Callback):
             return result.outputs
         norms = {} if self.norm is None else {f"grad_norm/{self.name}": self.norm}
         self.store.put({f"loss/{self.name}": loss, **norms, **metrics})
-        if result.vetoed:
+        if not result.stepped:
             return result.outputs
-        self.gradients = gradients
+        self.diagnostics.gradients = gradients
         self.updates += 1
-        if not self._places:
-            self._losses = torch.zeros(LOOKED_AT, device=loss.device)
-            self._places = self._losses.unbind()
-        self._places[self._unseen].copy_(loss)  # single tensors would fragment the heap
-        self._unseen += 1
-        if self._unseen == LOOKED_AT:
-            self._require_finite()
+        if self.check.add(loss):
+            self.check.require(self.name, self.updates)
         return result.outputs
 
     def trained(self) -> list[nn.Parameter]:
@@ -279,18 +261,6 @@ class LossCallback(Callback):
     def error(self, elements: Tensor, outputs: Mapping[str, Any]) -> Tensor:
         """Return the size of the error behind the loss of each element; here that of a squared distance."""
         return ops.error_size(elements)
-
-    def _require_finite(self) -> None:
-        losses, self._unseen = self._losses[: self._unseen], 0
-        finite = losses.isfinite().tolist()
-        if not all(finite):
-            first = finite.index(False)
-            raise DataError(
-                f"callbacks.{self.name}: the loss is {float(losses[first])} at its update "
-                f"{self.updates - len(losses) + first + 1:,}; a smaller algorithm.lr, algorithm.max_grad_norm "
-                "or rewards of another scale may keep it finite"
-            )
-        losses.zero_()
 
     def set_rate(self, rate: float | None) -> None:
         """Set the learning rate of the optimizer: that of the schedule, or else the given one."""
@@ -313,16 +283,11 @@ class LossCallback(Callback):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        self._require_finite()  # before a checkpoint as well: its state has the metrics
+        self.check.require(self.name, self.updates)  # before a checkpoint as well: its state has the metrics
         metrics = self.store.read()
         if self.optimizer is None or not self.store.fresh:
             return metrics
-        metrics |= learning_rates(self.optimizer, self.name)
-        if self.by_turns:
-            return metrics
-        dead = dead_units(self.hidden, self.gradients)
-        vitals = {"update_ratio": update_ratio(self.optimizer), "dead_units": dead}
-        return metrics | {f"{name}/{self.name}": value for name, value in vitals.items() if value is not None}
+        return metrics | learning_rates(self.optimizer, self.name) | self.diagnostics.metrics(self.name)
 
     def note(self, path_of: Callable[[object], str]) -> str:
         if self.optimizer is None:
@@ -394,13 +359,6 @@ def require_distance(function: ops.Distance | None, huber: float | None) -> None
         raise ConfigError(f"distance: wanted that of each entry [2, 3], as by {example}; got {shape}")
 
 
-def learning_rates(optimizer: torch.optim.Optimizer, name: str) -> dict[str, Any]:
-    """Return the learning rate of each group of an optimizer's parameters as a metric, by the group's name."""
-    places = enumerate(optimizer.param_groups)
-    rates = [(group.get("name", f"{index or ''}"), group["lr"]) for index, group in places]
-    return {f"learning_rate/{name}" + (f"/{group}" if group else ""): rate for group, rate in rates}
-
-
 class BonusLoss(LossCallback):
     """Train the network of a bonus, and log the mean bonus.
 
@@ -411,72 +369,3 @@ class BonusLoss(LossCallback):
         """Return the loss of each element, 0 for rows without a transition, and other tensors [...] as metrics."""
         metrics = {f"intrinsic/{self.name}_{name}": value for name, value in tensors.items()}
         return elements if valid is None else elements * valid, {}, metrics
-
-
-@torch.no_grad()
-def update_ratio(optimizer: torch.optim.Optimizer) -> Tensor | None:
-    """Return the Euclidean norm of the newest step of Adam, relative to that of the weights.
-
-    None for other optimizers, before the first step, and without matrices.
-    """
-    steps, weights = [], []
-    for kind, group in zip(kinds_of(optimizer), optimizer.param_groups, strict=True):
-        if not issubclass(kind, ADAMS):
-            continue
-        first, second = group["betas"]
-        for parameter in group["params"]:
-            state = optimizer.state.get(parameter)
-            if not state or parameter.dim() < 2:
-                continue
-            count = state["step"]
-            mean = state["exp_avg"] / (1.0 - first**count)
-            deviation = (state["exp_avg_sq"] / (1.0 - second**count)).sqrt_().add_(group["eps"])
-            steps.append(mean.div_(deviation).norm() * group["lr"])
-            weights.append(parameter.norm())
-    if not steps:
-        return None
-    ratio: Tensor = torch.stack(steps).norm() / torch.stack(weights).norm().clamp(min=1e-12)
-    return ratio
-
-
-@torch.no_grad()
-def dead_units(layers: Sequence[nn.Module], gradients: Sequence[Tensor | None] | None = None) -> Tensor | None:
-    """Return the share of hidden units without any gradient in the newest update.
-
-    Such a unit is a rectifier that is off, or a saturated tanh, for every row of the batch.
-
-    layers: hidden ones, as `hidden_layers` finds them.
-    gradients: of their weights; None = those that these hold.
-    """
-    if gradients is None:
-        gradients = [layer.weight.grad if isinstance(layer.weight, Tensor) else None for layer in layers]
-    moved = [_reached(layer, part) for layer, part in zip(layers, gradients, strict=True) if part is not None]
-    return 1.0 - torch.cat(moved).float().mean() if moved else None
-
-
-def hidden_layers(network: nn.Module) -> list[nn.Module]:
-    """Return the layers of a network that are followed by an activation."""
-    layers: list[nn.Module] = []
-    for module in network.modules():
-        if isinstance(module, Ensemble):
-            layers += [*module.layers][:-1]
-        elif isinstance(module, nn.Sequential):
-            layers += _before_activations(module)
-    return layers
-
-
-def _before_activations(layers: nn.Sequential) -> Iterator[nn.Module]:
-    before: nn.Module | None = None
-    for layer in layers:
-        if isinstance(layer, DENSE):
-            before = layer
-        elif before is not None and not isinstance(layer, BETWEEN):
-            yield before
-            before = None
-
-
-def _reached(layer: nn.Module, gradient: Tensor) -> Tensor:
-    """Return which units of a layer [M × out] the gradient of its weight reached."""
-    if isinstance(layer, StackedLinear):  # [M, in, out]
-        return gradient.ne(0).any(1).flatten()
-    return gradient.ne(0).flatten(1).any(1)

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlrun.callbacks.loss import ADAMS, LossCallback
+from rlrun.callbacks.diagnostics import ADAMS
+from rlrun.callbacks.loss import LossCallback
 from rlrun.core.spaces import Box, Spaces, leaves, leaves_of
 from rlrun.core.typing import Batch, Tree
 from rlrun.training.callback import Callback

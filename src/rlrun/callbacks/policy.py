@@ -26,7 +26,7 @@ from rlrun.nn import (
     Temperature,
     value_head_of,
 )
-from rlrun.training.callback import Callback
+from rlrun.training.callback import Callback, trained_by
 from rlrun.training.metrics import Metric
 
 
@@ -71,7 +71,7 @@ class SoftPolicyLoss(LossCallback):
 
     def require_peers(self, callbacks: Mapping[str, Callback]) -> None:
         sources = [source for source in callbacks.values() if "entropy_weight" in source.provides]
-        learns = [peer.name for peer in callbacks.values() for part in peer.trained() if part is self.temperature.log]
+        learns = [peer.name for peer in callbacks.values() for part in trained_by(peer) if part is self.temperature.log]
         for source in sources:
             if learns or self.temperature.epistemic is not None:
                 remedy = f"remove ~callbacks.{learns[0]}" if learns else "leave algorithm.temperature.epistemic away"
@@ -165,6 +165,7 @@ class ActorCriticLoss(LossCallback):
     """
 
     provides: tuple[str, ...] = ("policy_entropy",)
+    requested_names: frozenset[str] | None = None  # those of `provides` that are read; None = no plan yet
 
     def __init__(
         self,
@@ -189,6 +190,10 @@ class ActorCriticLoss(LossCallback):
         self.advantage_clip = advantage_clip
         self.distance = distance or partial(ops.distance, huber=huber)
         self.rewards: Rewards | None = getattr(network, "rewards", None)
+
+    def asked_for(self, name: str) -> bool:
+        """Return True if a hook may ask for this name, which this loss provides."""
+        return self.requested_names is None or name in self.requested_names
 
     def evaluate_actions(
         self, observation: Tree, action: Tree, state: Tensor | None = None, episode_end: Tensor | None = None

@@ -54,7 +54,7 @@ from rlrun.runs.files import write_json
 from rlrun.runs.heartbeat import keep_fresh, lock_run, require_own, tokens
 from rlrun.runs.manifest import manifest
 from rlrun.runs.progress import outcome
-from rlrun.training.callback import Stop
+from rlrun.training.callback import Stop, trained_by
 from rlrun.training.trainer import Trainer
 from rlrun.training.wiring import State, data_flow
 from rlrun.training.wiring import explain as explain_plan
@@ -226,7 +226,7 @@ class Experiment:
 
     def untrained(self) -> list[str]:
         """Return the config paths of networks that could be trained, and that no callback trains."""
-        trained = {id(param) for callback in self.trainer.callbacks.values() for param in callback.trained()}
+        trained = {id(param) for callback in self.trainer.callbacks.values() for param in trained_by(callback)}
         paths: list[str] = []
         for path, part in sorted(self.parts.items()):
             if not isinstance(part, torch.nn.Module) or any(path.startswith(f"{above}.") for above in paths):

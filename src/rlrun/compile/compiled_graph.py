@@ -268,8 +268,8 @@ class Traced:
             result = self.callback.phases(elements, outputs, metrics, weight, self._steps)
             self._require_no_gradient(result.outputs)
             hidden = None
-            if self._steps is not None and not self.callback.by_turns:
-                hidden = [self._steps.of(layer.weight) for layer in self.callback.hidden]
+            if self._steps is not None:
+                hidden = [self._steps.of(layer.weight) for layer in self.callback.diagnostics.layers]
         self._left.append((self.callback.record, (result, hidden)))
         return dict(result.outputs)
 

@@ -69,7 +69,7 @@ class FusedUpdate:
         if "batches" in step.asks:  # all groups, which are not the inputs of one region
             return False
         if step.label == "loss":
-            if callback.veto is not None or any(map(is_hooked, callback.parameters)):
+            if getattr(callback, "veto", None) is not None or any(map(is_hooked, callback.parameters)):
                 return False
             if callback.optimizer is not None and rule_of(callback.optimizer) is None:
                 return False

@@ -46,6 +46,12 @@ class SkipBatch(Exception):
     """Raised by any hook to skip the rest of this update."""
 
 
+def trained_by(callback: Any) -> Sequence[Any]:
+    """Return the parameters that the optimizer of a callback steps; few have one."""
+    parameters: Sequence[Any] = callback.trained() if hasattr(callback, "trained") else ()
+    return parameters
+
+
 def derive(kind: Any) -> str:
     """Return from which class a callback's class has to derive, as the end of a message; nothing if it does."""
     if not inspect.isclass(kind) or issubclass(kind, Callback):
@@ -62,24 +68,25 @@ class Callback:
     A hook asks for data by the names of its arguments: they are looked up in the callback's
     data group first, then in the run's state. An argument with a default is optional. A dict
     that a hook returns is added to the data group, or to the state where there is no group.
+
+    The plan reads further attributes of the few callbacks that have them:
+
+    * `leads`: it observes or writes files, and does not affect training, so only the first rank has it
+    * `ends`: its `end_cycle` may end training, so it is called after all others
+    * `only_provides`: it is a mistake if no hook asks for what it provides
+    * `on_request`: its `begin_batch` is called only if a hook asks for what it provides
+    * `withheld`: names that it lacks in this run, and why, for who asks for them
+    * `requested_names`: is set to those of `provides` that hooks ask for
+    * `trained()`: parameters that its optimizer steps; others step them only where both have `by_turns`
+    * `every`, `due()`, `passed()`: of losses and target networks that rest in some updates
+    * `inherited`: entries of its state that a fork takes; others restart
     """
 
     data_group: str | None = None  # batch hooks look up names here first
     inputs: Mapping[str, str] = {}  # argument of its hooks -> name that is read for it; others read their own name
     provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
-    requested_names: frozenset[str] | None = None  # those of `provides` that are read; None = no plan yet
     cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; subclasses with these hooks set it
-    leads: bool = False  # it observes or writes files, and does not affect training: only the first rank has it
-    withheld: Mapping[str, str] = {}  # names that it lacks in this run -> why, for who asks for them
-    on_request: bool = False  # its begin_batch is called only if a hook asks for what it provides
-    only_provides: bool = False  # it only provides names: if no hook asks for them, that is a mistake
-    by_turns: bool = False  # others train the same parameters, each in separate phases
-    ends: bool = False  # its end_cycle may end training, so it is called after all others
-    terms: Mapping[str, "Callback"] = {}  # losses that its `loss` adds up, by name
-    patterns: Mapping[str, Any] = {}  # by place: a `Choice` of `rlrun.nn.parameter_groups`
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
-    position: int = 0  # its index among them
-    inherited: tuple[str, ...] = ()  # entries of its state that a fork takes: what it learned; counters restart
 
     def restore_state(self, *names: Any) -> dict[str, Any] | None:
         """Load saved data; other callbacks may not be ready yet."""
@@ -128,21 +135,6 @@ class Callback:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`."""
         self.store.load(state.get("metrics", {}))
-
-    def trained(self) -> Sequence[Any]:
-        """Return the parameters that this callback's optimizer steps; others may step them only with `by_turns`."""
-        return ()
-
-    def due(self) -> bool:
-        """Return True if a loss learns, or a target network moves, in the current update."""
-        return True
-
-    def passed(self) -> None:
-        """Count an update of the data group, whether it was due or not."""
-
-    def asked_for(self, name: str) -> bool:
-        """Return True if a hook may ask for this name, which this callback provides."""
-        return self.requested_names is None or name in self.requested_names
 
     def note(self, path_of: Callable[[object], str]) -> str:
         """Return a short description of this callback for `explain`; `path_of` names a built part."""

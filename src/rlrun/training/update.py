@@ -17,7 +17,7 @@ import torch
 
 from rlrun.core.errors import WiringError
 from rlrun.core.typing import Groups
-from rlrun.training.callback import Callback
+from rlrun.training.callback import Callback, trained_by
 from rlrun.training.wiring import HookCall, State
 
 Function = Callable[[Groups, State], None]
@@ -80,7 +80,7 @@ class Update:
 
     def __call__(self, groups: Groups, state: State) -> None:
         """Make one update with these data groups."""
-        key = (*groups, *[callback.due() for callback in self._paced])
+        key = (*groups, *map(_is_due, self._paced))
         function = self._functions.get(key)
         if function is None:
             function = self._functions[key] = self._first(key, tuple(groups))
@@ -93,7 +93,7 @@ class Update:
 
     def _first(self, key: tuple[Any, ...], groups: tuple[str, ...]) -> Function:
         """Return a function that makes the first update of its kind, in which hooks may assign nothing."""
-        due = self._due or {id(step.callback): step.callback.due() for step in self.steps}
+        due = self._due or {id(step.callback): _is_due(step.callback) for step in self.steps}
         writer = Writer(self.steps, groups, due, self.compiler)
         function = writer.function()
 
@@ -119,8 +119,10 @@ class Checked:
         if name not in ("loss", "target"):
             return value
 
+        terms = getattr(self._callback, "terms", {})  # losses that it adds up
+
         def call(*args: Any, **named: Any) -> Any:
-            owners = {"": self._callback, **{f"{name}.": term for name, term in self._callback.terms.items()}}
+            owners = {"": self._callback, **{f"{name}.": term for name, term in terms.items()}}
             kept = {name: dict(vars(owner)) for name, owner in owners.items()}  # so that no id is given twice
             before, gradients = _contents_of(kept), _gradients(self._callback)
             result = value(*args, **named)
@@ -145,9 +147,14 @@ class Checked:
         return call
 
 
+def _is_due(callback: Callback) -> bool:
+    """Return False if a loss does not learn in the current update, or a target network does not move."""
+    return not hasattr(callback, "due") or callback.due()
+
+
 def _gradients(callback: Callback) -> list[Any]:
     """Return a description of a callback's gradients that differs once one has changed."""
-    gradients = [parameter.grad for parameter in callback.trained()]
+    gradients = [parameter.grad for parameter in trained_by(callback)]
     return [None if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
 
 
@@ -246,7 +253,7 @@ class Writer:
             self.pure[name] = callback
             own = [f"{key}={batch}[{key!r}]" for key in step.framework]
             call = f"loss, outputs, metrics = of_loss({name}.loss({_arguments(step, batch)}))"
-            trains = bool(callback.trained())
+            trains = bool(trained_by(callback))
             return [
                 *([call] if trains else ["with no_grad():", f"    {call}"]),
                 f"{batch}.update({name}.step({', '.join(('loss', 'outputs', 'metrics', *own))}))",

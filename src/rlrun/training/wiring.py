@@ -14,7 +14,7 @@ from typing import Any
 from rlrun.core import distributed
 from rlrun.core.errors import RlrunError, WiringError, did_you_mean
 from rlrun.core.typing import Batch, Groups
-from rlrun.training.callback import EVENTS, Callback, Hook
+from rlrun.training.callback import EVENTS, Callback, Hook, trained_by
 
 OUTSIDE = ("restore_state", "begin_training", "end_training")  # events without a batch
 
@@ -149,8 +149,8 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
         WiringError: a hook asks for a name that nobody provides, a group is unknown, or hooks wait for each other.
     """
     plan = Plan({group: tuple(fields) for group, fields in names.items()})
-    for position, (name, callback) in enumerate(callbacks.items()):
-        callback.name, callback.position = name, position
+    for name, callback in callbacks.items():
+        callback.name = name
         if callback.data_group is not None and callback.data_group not in plan.names:
             hint = did_you_mean(callback.data_group, plan.names)
             raise WiringError(
@@ -170,19 +170,26 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
         if callback.inputs:
             _check_inputs(plan, callback, known)
     plan.steps["begin_batch"] = _ordered(plan, plan.steps["begin_batch"])
-    plan.steps["end_cycle"].sort(key=lambda step: step.callback.ends)  # whatever may end training comes last
+    plan.steps["end_cycle"].sort(key=lambda step: getattr(step.callback, "ends", False))  # may end training: last
     _set_awaited(plan, {name for peer in callbacks.values() if peer.data_group is None for name in peer.provides})
     requests = {name for steps in plan.steps.values() for step in steps for name in step.asks}
     for callback in callbacks.values():
-        callback.requested_names = frozenset(requests.intersection(callback.provides))
-        if callback.only_provides and not callback.requested_names:
+        if hasattr(callback, "requested_names"):
+            callback.requested_names = frozenset(requests.intersection(callback.provides))
+        if getattr(callback, "only_provides", False) and requests.isdisjoint(callback.provides):
             unread = _list(callback.provides)
             raise WiringError(f"callbacks.{callback.name}: nobody asks for '{unread}'{did_you_mean(unread, requests)}")
-    steps = plan.steps["begin_batch"]
-    plan.steps["begin_batch"] = [x for x in steps if x.callback.requested_names or not x.callback.on_request]
+    plan.steps["begin_batch"] = [
+        step
+        for step in plan.steps["begin_batch"]
+        if not (getattr(step.callback, "on_request", False) and requests.isdisjoint(step.callback.provides))
+    ]
     _check_trained(callbacks)
     if distributed.rank() > 0:  # after sorting, so that all ranks compute in the same order
-        plan.steps = {event: [step for step in steps if not step.callback.leads] for event, steps in plan.steps.items()}
+        plan.steps = {
+            event: [step for step in steps if not getattr(step.callback, "leads", False)]
+            for event, steps in plan.steps.items()
+        }
     return plan
 
 
@@ -241,18 +248,21 @@ def _check_inputs(plan: Plan, callback: Callback, known: set[str]) -> None:
 def _check_trained(callbacks: Mapping[str, Callback]) -> None:
     """Refuse parameters that two callbacks train with separate optimizers, and groups that nobody's parameters fit."""
     trains: dict[int, Callback] = {}
-    choices = [item for callback in callbacks.values() for item in callback.patterns.items()]
+    optimizers = {name: getattr(callback, "optimizer", None) for name, callback in callbacks.items()}
+    patterns = {name: getattr(optimizer, "matches", {}) for name, optimizer in optimizers.items()}
+    choices = [item for own in patterns.values() for item in own.items()]
     matched = {place for place, choice in choices if choice.matches}
-    known = sorted({name for _, choice in choices for name in choice.known})
-    for callback in callbacks.values():
-        if unmatched := [place for place in callback.patterns if place not in matched]:
+    known = sorted({path for _, choice in choices for path in choice.known})
+    for name, callback in callbacks.items():
+        own = patterns[name]
+        if unmatched := [place for place in own if place not in matched]:
             place = min(unmatched, key=lambda place: ":" not in place)  # rather a pattern than its whole group
-            near = (did_you_mean(text, known) for text in callback.patterns[place].texts)
+            near = (did_you_mean(text, known) for text in own[place].texts)
             hint = next(filter(None, near), f"; their paths have {_list(known[:20])}")
             raise WiringError(f"callbacks.{callback.name}.optimizer.{place} matches no parameter of any loss{hint}")
-        for parameter in callback.trained():
+        for parameter in trained_by(callback):
             before = trains.setdefault(id(parameter), callback)
-            if before is not callback and not (before.by_turns and callback.by_turns):
+            if before is not callback and not all(getattr(one, "by_turns", False) for one in (before, callback)):
                 raise WiringError(
                     f"callbacks.{before.name} and callbacks.{callback.name} train the same parameters, each by an "
                     "optimizer of its own; remove one of them, or add their losses up in one callback"
@@ -278,14 +288,17 @@ def _provided_in(callback: Callback) -> str | None:
     return next((event for event in events if callback.hook(event) is not None), None)
 
 
-def _in_time(provider: Callback, event: str, reader: Callback) -> bool:
-    """Return True if a callback provides its names before a reader's hook of this event first runs."""
+def _in_time(provider: Callback, event: str, *, first_called: bool) -> bool:
+    """Return True if a callback provides its names before a reader's hook of this event first runs.
+
+    first_called: it stands before the reader in the config.
+    """
     begins = provider.data_group is None and provider.hook("begin_training") is not None
     first = "begin_training" if begins else _provided_in(provider)
     if first is None or EVENTS.index(first) > EVENTS.index(event):
         return False
     # the plan sorts begin_batch hooks; other hooks run in the config's order
-    return first != event or event == "begin_batch" or provider.position < reader.position
+    return first != event or event == "begin_batch" or first_called
 
 
 def _resolve(
@@ -295,7 +308,11 @@ def _resolve(
     group = callback.data_group
     in_batch = event not in OUTSIDE
     peers = [peer for peer in callbacks.values() if peer.data_group is None or (in_batch and peer.data_group == group)]
-    known = set(state).union(*(peer.provides for peer in peers if _in_time(peer, event, callback)))
+    order = [*callbacks]
+    before = {*order[: order.index(callback.name)]}
+    known = set(state).union(
+        *(peer.provides for peer in peers if _in_time(peer, event, first_called=peer.name in before))
+    )
     if group is not None and in_batch:
         known |= set(plan.names[group])
     required: dict[str, str] = {}
@@ -312,7 +329,8 @@ def _resolve(
             holding = [key for key, names in plan.names.items() if name in names and in_batch and group is None]
             hint = f": set data_group = '{holding[0]}' in its class" if holding else did_you_mean(name, known)
             hint = f"; callbacks.{later[0]} provides it only later: put '{later[0]}' first" if later else hint
-            hint = next((f"; {peer.withheld[name]}" for peer in peers if name in peer.withheld), hint)
+            withheld = (getattr(peer, "withheld", {}).get(name) for peer in peers)
+            hint = next((f"; {why}" for why in withheld if why), hint)
             raise WiringError(_unknown(callback, hook, name, known, group if in_batch else None) + hint)
     framework = tuple(name for name in hook.framework if name in known)
     return HookCall(callback, event, hook.label, required, optional, hook.method, framework)
