@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import wait
 from datetime import datetime
+from functools import partial
 
 import numpy as np
 import pytest
@@ -156,12 +157,12 @@ def table():
     [
         ({}, []),
         ({"memory": False}, ["memory", "memory.goals"]),
-        ({"skip": ["memory"]}, ["memory", "memory.goals", "memory.x"]),
+        ({"parts": ["memory"]}, ["memory_of_mine"]),
     ],
 )
 def test_unwanted_parts_are_left_out(tmp_path, options, lost):
     parts = {"memory": table(), "memory.goals": table(), "memory.x": Counter(), "memory_of_mine": Counter()}
-    checkpointer, run, _ = begun(tmp_path, parts=parts, **options)
+    checkpointer, run, _ = begun(tmp_path, parts=parts, kind=partial(Patient, **options))
     checkpointer.end_training(None, update=1)
     assert storage.load(run.checkpoint()).keys() == parts.keys() - set(lost)
 

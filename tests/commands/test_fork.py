@@ -331,6 +331,7 @@ def test_a_memory_with_another_sampler_inside_stays_empty(tmp_path):
     ("overrides", "message"),
     [
         (("init.networks.polcy=SAC",), "init.networks.polcy: this run has no part .* mean 'networks.policy'"),
+        (("init.network=SAC",), "init.network: this run has no part .* mean 'networks'"),
         (("init.trainer=SAC",), "init.trainer: this run has no part 'trainer' .*there are callbacks.policy"),
         (("init.networks.policy=SAC:networks.polcy",), "has no networks.polcy .did you mean 'networks.policy'"),
         (("init.networks=DQN",), "init.networks: .*dqn.* has no networks.critics.*it has networks.q; RUN:NAME takes"),

@@ -74,6 +74,17 @@ def test_run_without_rows_collects_first(tmp_path):
     assert "memory" in storage.load(run.checkpoint())
 
 
+def test_chosen_parts_are_saved_alone_for_forks(tmp_path):
+    overrides = [*SAC, *TINY, "stop.env_steps=60", "checkpoint.parts=[networks,memory]"]
+    with pytest.raises(ConfigError, match=r"checkpoint\.parts: this run has no part 'netwrks' .*mean 'networks'"):
+        rlrun.train([*overrides, "checkpoint.parts=[netwrks]"], run_dir=tmp_path / "no")
+    run = RunDir(rlrun.train(overrides, run_dir=tmp_path / "run").run_dir)
+    assert {path.split(".")[0] for path in storage.load(run.checkpoint())} == {"networks", "memory"}
+    with pytest.raises(RunDirError, match=r"checkpoint\.parts left it out.*rlrun train --from .*run$"):
+        rlrun.resume(run.path, ["stop.env_steps=100"])
+    rlrun.train(["stop.env_steps=40", "checkpoint.parts=null"], start=run.path, run_dir=tmp_path / "fork")
+
+
 # --- where it begins
 
 

@@ -16,7 +16,7 @@ from rlrun import checkpointing as storage
 from rlrun.callbacks.schedule import due_offline, following
 from rlrun.core import distributed
 from rlrun.core.clock import Spent
-from rlrun.core.errors import ConfigError, RlrunError, RunDirError, require_counts
+from rlrun.core.errors import ConfigError, RlrunError, RunDirError, beginnings, did_you_mean, require_counts
 from rlrun.core.typing import Stateful
 from rlrun.memory import Table
 from rlrun.runs.directory import RunDir, checkpoint_key, checkpoint_name, rank_folder, rank_folders
@@ -44,7 +44,7 @@ class Checkpointer(Callback):
         keep_best: keep the checkpoint of the best evaluation, too; a number n: those of the newest n best ones.
         seconds: between checkpoints, at most.
         memory: save the rows of replay memories, too; without them a resumed run collects again before it learns.
-        skip: config paths of parts that are left out, with all inside them.
+        parts: config paths of the parts that are saved, or their beginnings; None = all, which a resume needs.
         offline: updates before the first environment step; every so many of them, and the last, count as well.
 
     Attributes:
@@ -65,7 +65,7 @@ class Checkpointer(Callback):
         keep_best: bool | int | None = True,
         seconds: float | None = None,
         memory: bool = True,
-        skip: Iterable[str] = (),
+        parts: Iterable[str] | None = None,
         offline: int = 0,
     ) -> None:
         if keep_last is not None and keep_last < 1:
@@ -75,7 +75,7 @@ class Checkpointer(Callback):
         self.keep_best = int(keep_best or 0)
         self.seconds = seconds
         self.memory = memory
-        self.skip = tuple(skip)
+        self.parts = None if parts is None else tuple(parts)
         self.offline = offline
         self.evaluation: Mapping[str, Any] | None = None
         self.awaited: Sequence[tuple[int, int]] = ()
@@ -117,7 +117,19 @@ class Checkpointer(Callback):
     def _keeps(self, path: str, part: Stateful) -> bool:
         if isinstance(part, Table) and not self.memory:
             return False
-        return not any(path == skipped or path.startswith(f"{skipped}.") for skipped in self.skip)
+        return self.parts is None or any(f"{path}.".startswith(f"{chosen}.") for chosen in self.parts)
+
+    def require_parts(self, paths: Iterable[str]) -> None:
+        """Refuse parts that a run lacks, given the paths of those that it has.
+
+        Raises:
+            ConfigError: with the nearest path.
+        """
+        known = beginnings(paths)
+        for chosen in self.parts or ():
+            if chosen not in known:
+                hint = did_you_mean(chosen, known)
+                raise ConfigError(f"checkpoint.parts: this run has no part '{chosen}' that has a state{hint}")
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
         if self._writing is not None and self._writing.done():

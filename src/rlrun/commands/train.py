@@ -15,7 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun import config as configuration
-from rlrun.callbacks import Evaluator, Interrupted, Logger, LossCallback, MemoryImport, Validation
+from rlrun.callbacks import Checkpointer, Evaluator, Interrupted, Logger, LossCallback, MemoryImport, Validation
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.collect.agents import require_actions
 from rlrun.collect.evaluate import restored_generators
@@ -111,6 +111,8 @@ class Experiment:
         if isinstance(self.trainer.around, MixedPrecision):
             self.trainer.around.look_at(self.builder.built.values())
         self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
+        if (saver := self.part(Checkpointer)) is not None:
+            saver.require_parts(self.parts)
         self.code = Code(self.config.log.get("code"), composed.project)
         self.fork: Fork | None = None
         self._drawn: Any = None  # states of the process-wide generators in the restored checkpoint
@@ -245,7 +247,10 @@ class Experiment:
         for path, part in self.parts.items():
             if path not in states:
                 if not isinstance(part, Table):
-                    raise RunDirError(f"{where} holds no part '{path}'{did_you_mean(path, states)}")
+                    hint = did_you_mean(path, states)
+                    if OmegaConf.select(self.config, "checkpoint.parts") is not None:
+                        hint = f"; checkpoint.parts left it out; {resuming(where.parents[1], self.config)}"
+                    raise RunDirError(f"{where} holds no part '{path}'{hint}")
                 self._lost.append(f"the rows of {path} were not saved")
             else:
                 restore_part(part, states[path], f"{where}: part '{path}'")
@@ -337,7 +342,7 @@ class Experiment:
                 run_dir.write_status(status, error=failure)
                 if status == "stopped":
                     why = summary["stopped_by"] or "a signal"
-                    run_dir.echo(f"stopped by {why}; continue with: {resuming(run_dir.path)}")
+                    run_dir.echo(f"stopped by {why}; {resuming(run_dir.path, self.config)}")
         return distributed.broadcast(summary)
 
     def _prepared(self, run_dir: RunDir) -> State:
@@ -389,10 +394,12 @@ class Experiment:
         }
 
 
-def resuming(run: Path) -> str:
-    """Return the command that continues a run, with as many ranks."""
+def resuming(run: Path, config: DictConfig) -> str:
+    """Return how a run is continued, with as many ranks; or how another one begins, if it saved chosen parts alone."""
+    if OmegaConf.select(config, "checkpoint.parts") is not None:
+        return f"begin another run from its parts with: rlrun train --from {run}"
     count = distributed.world_size()
-    return f"{'rlrun' if count == 1 else f'torchrun --nproc-per-node {count} -m rlrun'} resume {run}"
+    return f"continue with: {'rlrun' if count == 1 else f'torchrun --nproc-per-node {count} -m rlrun'} resume {run}"
 
 
 @distributed.joined()

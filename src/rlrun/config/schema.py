@@ -212,6 +212,7 @@ KINDS: dict[str, Kind] = {
     "checkpoint.seconds": either(number(0), NULL),
     "checkpoint.keep_last": either(whole(1), NULL),
     "checkpoint.memory": TRUTH,
+    "checkpoint.parts": either(TEXTS, NULL),
     "checkpoint.keep_best": either(TRUTH, whole(), NULL),
     "log.every": either(whole(), NULL),
     "log.networks": TRUTH,

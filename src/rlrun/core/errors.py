@@ -155,6 +155,12 @@ def did_you_mean(name: str, choices: Iterable[str], prefix: str = "") -> str:
     return f" (did you mean '{prefix}{match}'?)" if match else ""
 
 
+def beginnings(names: Iterable[str]) -> list[str]:
+    """Return the beginnings of dotted names, and these: of `networks.q` also `networks`."""
+    parts = [name.split(".") for name in names]
+    return list(dict.fromkeys(".".join(own[:end]) for own in parts for end in range(1, len(own) + 1)))
+
+
 def require_one_of(place: str, value: object, choices: Collection[str]) -> None:
     """Refuse a value that is none of the choices.
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rlrun import checkpointing as storage
 from rlrun.commands.fork.parents import find
-from rlrun.core.errors import ConfigError, RunDirError, did_you_mean
+from rlrun.core.errors import ConfigError, RunDirError, beginnings, did_you_mean
 from rlrun.runs.checkpoint_manifest import CheckpointManifest
 from rlrun.runs.directory import RunDir
 
@@ -76,7 +76,7 @@ def choose(
             taken.setdefault(path, {})[name] = Taken(key, run, prefix, part, prefix + full[below:])
     for key in init:
         if key not in met:
-            near = did_you_mean(key, own) or f"; there are {some([*own])}"
+            near = did_you_mean(key, beginnings(own)) or f"; there are {some([*own])}"
             raise ConfigError(f"init.{key}: this run has no part '{key}' that takes something of another run{near}")
     return taken
 
