@@ -167,6 +167,14 @@ def test_upload_replays_all_records_into_a_new_run(with_tables, tmp_path, monkey
     assert (len(sessions), {session.info.status for session in sessions}) == (2, {"FINISHED"})
 
 
+def test_mlflow_begins_another_run_where_a_place_does_not_know_the_id(opened):
+    run = opened(Mlflow(), 10)
+    (run / "mlflow" / "id").write_text("0" * 32)
+    opened(sink := Mlflow(), 20)
+    id = (run / "mlflow" / "id").read_text()
+    assert [entry.step for entry in sink._client.get_metric_history(id, "updates")] == [20]
+
+
 def test_upload_that_fails_keeps_the_id(opened, monkeypatch):
     run = opened(Mlflow(), 10)
     shutil.copy(run / "mlflow" / "id", run / "before")

@@ -22,6 +22,6 @@ def upload(
 
     records = send(run, to, settings or [])
     if as_json:
-        print_json({"run": str(run), "to": to, "records": records})
+        print_json({"run": str(run.absolute()), "to": to, "records": records})
     else:
         typer.echo(f"{counted(records, 'record')} sent to {to}")

@@ -6,6 +6,7 @@ import re
 import shlex
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rlrun.callbacks.logging.record import (
@@ -59,7 +60,11 @@ class Mlflow(Tracker):
         run.mlflow.mkdir(exist_ok=True)
         uri = self._uri or f"sqlite:///{run.mlflow / 'mlflow.db'}"
         self._client = self._mlflow.MlflowClient(tracking_uri=uri)
-        self._id = kept_id(run.mlflow / "id", lambda: self._create(titles(run, config)[1]))
+        note, make = run.mlflow / "id", partial(self._create, titles(run, config)[1])
+        self._id = kept_id(note, make)
+        if not self._knows(self._id):  # it is of another place, as after `rlrun upload` to one
+            note.unlink()
+            self._id = kept_id(note, make)
         self._client.update_run(self._id, status="RUNNING")
         how = f" in {uri}; to see it, with all of MLflow: mlflow ui --backend-store-uri {shlex.quote(uri)}"
         run.echo(f"mlflow: run {self._id}{'' if self._uri else how}")  # an address may hold a password
@@ -70,6 +75,15 @@ class Mlflow(Tracker):
         for name, text in noted(config).items():
             self._client.set_tag(self._id, _key(name), text[:5000])
         self.newest = position({"env_steps": 0, "updates": -1, **known.metrics})
+
+    def _knows(self, id: str) -> bool:
+        try:
+            self._client.get_run(id)
+        except self._mlflow.MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return False
+            raise
+        return True
 
     def _create(self, name: str) -> str:
         experiment = self._client.get_experiment_by_name(self._experiment)

@@ -191,6 +191,9 @@ def make_sinks(
             ((name, arguments),) = entry.items()
         else:
             name, arguments = str(entry), {}
+        if not isinstance(entry, str | Mapping):
+            kind = f"a {type(entry).__module__}.{type(entry).__qualname__}"
+            raise ConfigError(f"logger: {kind} is no sink; derive it from rlrun.callbacks.Sink (docs/metrics.md)")
         if name not in SINKS:
             raise ConfigError(f"logger '{name}' is unknown; there are {', '.join(SINKS)}{did_you_mean(name, SINKS)}")
         wanted[name] = {**({"total": total, "offline": offline} if name == "terminal" else {}), **(arguments or {})}
