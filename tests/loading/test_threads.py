@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 
 import rlrun
 from rlrun.loading.assembly import one_at_a_time
-from rlrun.training.callback import Callback
+from rlrun.training.callback import Callback, trained_by
 
 SMALL = [
     *("env=cartpole", "preset=null", "algorithm.hidden=[8]", "logger=[]", "checkpoint.every=0"),
@@ -23,7 +23,7 @@ PPO = ["algorithm=ppo", *SMALL, "algorithm.horizon=16", "algorithm.batch_size=8"
 
 
 def digest(result):
-    weights = [part for callback in result.trainer.callbacks.values() for part in callback.trained()]
+    weights = [part for callback in result.trainer.callbacks.values() for part in trained_by(callback)]
     return result.summary["evaluation"]["mean_return"], [float(weight.sum()) for weight in weights]
 
 
