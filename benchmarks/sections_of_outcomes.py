@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from typing import Any
 
 from benchmarks.claims_of_pixels import ENOUGH, GAIN, GOOD, PLAIN, met, scores
@@ -122,19 +123,20 @@ def sweeps(result: dict[str, Any]) -> Lines:
     """Sweeps that were killed with all their processes, against an uninterrupted one."""
     groups = list(dict.fromkeys(group for case in result.values() for group in case.get("identical", ())))
     counted = ["completed", "finished once", "started over"]
-    heads = ["launcher", "at the kills", *counted, *groups, "bar", "seconds", "measured"]
+    heads = ["launcher", "kills", *counted, *groups, "bar", "seconds", "measured"]
     rows = []
     for name, case in result.items():
-        states = [", ".join(f"{count} {state}" for state, count in kill["states"].items()) for kill in case["kills"]]
+        killed = Counter(kill["victim"] for kill in case["kills"])
         counts = [str(case.get(key.replace(" ", "_"), "")) for key in counted]
         same = [f"{case['identical'][group]} of {case['jobs']}" if "jobs" in case else "" for group in groups]
-        outcome = "; ".join(states) if "jobs" in case else case["error"]
+        outcome = ", ".join(f"{killed[victim]} {victim}" for victim in killed) if "jobs" in case else case["error"]
         rows.append([name, outcome, *counts, *same])
         rows[-1] += [verdict(case), f"{case['wall_seconds']:.0f}", measured(case)]
     how = (
-        "A sweep, four jobs at a time, whose processes were all killed by SIGKILL at two random moments and which was "
-        "resumed by the command, against an uninterrupted one. Finished once: jobs that one process completed; started "
-        "over: jobs that did not resume from their checkpoint; then the number of jobs that are identical, bit by bit."
+        "A sweep, four jobs at a time, that was killed by SIGKILL at random moments and continued by the same command, "
+        "against an uninterrupted one. Kills: of the scheduler alone, of one job, of all processes. Finished once: "
+        "jobs that one process completed; started over: jobs that did not resume from their checkpoint; then the "
+        "number of jobs that are identical, bit by bit."
     )
     overrides = [f"* {name}: `{' '.join(case['words'])}`" for name, case in result.items()]
     return [how, "", *table(heads, rows), "", *overrides]

@@ -1,8 +1,8 @@
-"""A sweep that is killed twice with all its processes, and ends like an uninterrupted one; by each launcher.
+"""A sweep that is killed many times, and ends like an uninterrupted one; by each launcher.
 
-24 jobs, four at a time. SIGKILL hits the scheduler and all its descendants at two random moments, and `rlrun resume`
-continues each time. Every job must finish once, resume from its own checkpoint, and end bit by bit like the job of the
-uninterrupted sweep.
+24 jobs, four at a time. SIGKILL hits in turn the scheduler alone, one job, and the scheduler with all its descendants,
+at random moments; the same command continues each time. Every job must finish once, resume from its own checkpoint,
+and end bit by bit like the job of the uninterrupted sweep.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,7 +28,8 @@ from benchmarks.process import ROOT, THREADS, Failed
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.sweep.directory import SweepDir
 
-WORKERS, KILLS, STEPS = 4, 2, 1_500
+WORKERS, KILLS, STEPS = 4, 20, 1_500
+VICTIMS = ("scheduler", "job", "all")  # of the kills, in turn
 PATIENCE = 1_800.0  # seconds that a sweep may take
 JOBS = (
     *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "seed=range(12)", "algorithm.lr=1e-3,3e-4"),
@@ -41,39 +44,49 @@ LAUNCHERS = {
 }
 
 
-def measure(launchers: list[str] | None = None, *, jobs: tuple[str, ...] = JOBS) -> dict[str, Any]:
+def measure(launchers: list[str] | None = None, *, jobs: tuple[str, ...] = JOBS, kills: int = KILLS) -> dict[str, Any]:
     """Return the outcome of a sweep by each launcher.
 
     Args:
         launchers: None = all.
         jobs: overrides of the sweep.
+        kills: of each sweep.
     """
     with TemporaryDirectory() as place:
         folder = Path(place)
         _end(_start(["train", "-m", *jobs, "--sweep-dir", "whole"], folder), folder)
-        return {name: one(name, folder, jobs) for name in launchers or LAUNCHERS}
+        return {name: one(name, folder, jobs, kills) for name in launchers or LAUNCHERS}
 
 
-def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
-    """Kill and resume a sweep; compare it with the sweep `whole` in the same folder."""
+def one(name: str, folder: Path, jobs: tuple[str, ...], kills: int) -> dict[str, Any]:
+    """Kill and continue a sweep; compare it with the sweep `whole` in the same folder."""
     overrides, begun, dice = [*jobs, *LAUNCHERS[name]], time.perf_counter(), random.Random(name)
     sweep = folder / name
     total = len(list((folder / "whole" / "jobs").iterdir())) * _budget(jobs)
     result: dict[str, Any] = {"words": overrides, "workers": WORKERS, "kills": [], "passed": False}
+    command = ["train", "-m", *overrides, "--sweep-dir", name, "--retries", str(kills)]  # a killed job has failed
     try:
-        process = _start(["train", "-m", *overrides, "--sweep-dir", name], folder)
-        for share in sorted(dice.uniform(0.05, 0.9) for _ in range(KILLS)):
+        process = _start(command, folder)
+        for number, share in enumerate(sorted(dice.uniform(0.02, 0.9) for _ in range(kills))):
             _wait(process, lambda share=share: _saved(sweep) >= share * total)
-            time.sleep(dice.uniform(0.0, 1.0))
-            kill_all(process)
-            result["kills"].append(_at_a_kill(sweep))
-            process = _start(["resume", name, *LAUNCHERS[name]], folder)
+            time.sleep(dice.uniform(0.0, 0.5))
+            victim = VICTIMS[number % len(VICTIMS)]
+            if victim == "job":
+                _wait(process, lambda: _kill_a_job(sweep, dice))
+            elif victim == "scheduler":
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            else:
+                kill_all(process)
+            result["kills"].append({"victim": victim, **_at_a_kill(sweep)})
+            if victim != "job":
+                process = _start(command, folder)
         _end(process, folder)
         result |= _outcome(sweep, folder / "whole", result["kills"])
     except Failed as error:
         result["error"] = str(error).strip().splitlines()[-1]
     for kill in result["kills"]:
-        del kill["checkpoints"]
+        del kill["checkpoints"], kill["at"]
     result["wall_seconds"] = round(time.perf_counter() - begun, 1)
     print(f"{name}: {'met' if result['passed'] else result.get('error', 'missed')}", flush=True)
     return result
@@ -83,10 +96,12 @@ def _outcome(sweep: Path, whole: Path, kills: list[dict[str, Any]]) -> dict[str,
     """Return how the jobs of a sweep ended."""
     keys = [job.key for job in SweepDir(whole).jobs()]
     same = [compare(whole / "jobs" / key, sweep / "jobs" / key) for key in keys]
+    logs = [(sweep / "logs" / f"{key}.txt").read_text() for key in keys]
     result = {
         "jobs": len(keys),
         "completed": [status.state for status in SweepDir(sweep).statuses()].count("completed"),
-        "finished_once": sum((sweep / "logs" / f"{key}.txt").read_text().count("completed:") == 1 for key in keys),
+        # A process that waited in a queue may find the run finished; it says so, and writes nothing.
+        "finished_once": sum(log.count("completed:") - log.count("the run is finished") == 1 for log in logs),
         "started_over": sum(_started_over(sweep / "jobs" / key, kills) for key in keys),
         "identical": {group: sum(matches[group] for matches in same) for group in GROUPS},
     }
@@ -95,21 +110,35 @@ def _outcome(sweep: Path, whole: Path, kills: list[dict[str, Any]]) -> dict[str,
 
 
 def _started_over(run: Path, kills: list[dict[str, Any]]) -> bool:
-    """Return True if a job did not resume from its checkpoint of a kill, or a later one."""
-    checkpoints = [kill["checkpoints"][run.name] for kill in kills if run.name in kill["checkpoints"]]
+    """Return True if a job did not resume from its checkpoint of a kill before, or a later one."""
     resumed = json.loads((run / "manifest.json").read_text()).get("resumed", [])
-    starts = [entry["checkpoint"] for entry in resumed if entry["checkpoint"] is not None]
-    return any(not any(name >= least for name in starts) for least in checkpoints)
+    return any(
+        (entry["checkpoint"] or "") < kill["checkpoints"].get(run.name, "")
+        for entry in resumed
+        for kill in kills
+        if datetime.fromisoformat(entry["created"]) > kill["at"]
+    )
+
+
+def _kill_a_job(sweep: Path, dice: random.Random) -> bool:
+    """Kill the process of a job that runs; return False if none does."""
+    pids = [status["pid"] for status in (run.read_status() for run in _runs(sweep)) if status["status"] == "running"]
+    with contextlib.suppress(ProcessLookupError):
+        if pids:
+            os.kill(dice.choice(pids), signal.SIGKILL)
+            return True
+    return False
 
 
 def _at_a_kill(sweep: Path) -> dict[str, Any]:
     """Return how many jobs were in which state, and the checkpoints of unfinished jobs."""
-    states = Counter(status.state for status in SweepDir(sweep).statuses())
-    unfinished = [run for run in _runs(sweep) if not run.summary.exists()]
+    statuses, now = SweepDir(sweep).statuses(), datetime.now(UTC)
+    states = Counter(status.state for status in statuses)
+    unfinished = [RunDir(sweep / "jobs" / status.job.key) for status in statuses if status.state != "completed"]
     checkpoints = {
         run.path.name: (run.checkpoints / "latest").read_text().strip() for run in unfinished if _newest(run)
     }
-    return {"states": dict(states), "with_a_checkpoint": len(checkpoints), "checkpoints": checkpoints}
+    return {"states": dict(states), "with_a_checkpoint": len(checkpoints), "checkpoints": checkpoints, "at": now}
 
 
 def _runs(sweep: Path) -> list[RunDir]:

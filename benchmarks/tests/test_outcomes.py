@@ -1,6 +1,7 @@
 """Claims, sweeps, searches, diagnoses and defaults are held to their bars."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -67,24 +68,30 @@ def test_claims_may_miss_some_seeds(missed, passed):
 
 
 @pytest.mark.parametrize(
-    ("resumed", "over"),
-    [([], True), ([None], True), (["0000000150-0000000010"], True), ([None, "0000000300-0000000020"], False)],
+    ("checkpoint", "minute", "over"),
+    [
+        (None, 2, True),
+        ("0000000150-0000000010", 2, True),
+        ("0000000300-0000000020", 2, False),
+        (None, 0, False),  # before the kill
+    ],
 )
-def test_jobs_that_start_over_are_counted(tmp_path, resumed, over):
-    about = {"resumed": [{"checkpoint": checkpoint} for checkpoint in resumed]} if resumed else {}
-    (tmp_path / "manifest.json").write_text(json.dumps(about))
-    kills = [{"checkpoints": {}}, {"checkpoints": {tmp_path.name: "0000000300-0000000020"}}]
+def test_jobs_that_start_over_are_counted(tmp_path, checkpoint, minute, over):
+    resumed = {"checkpoint": checkpoint, "created": f"2026-01-01T00:0{minute}:00+00:00"}
+    (tmp_path / "manifest.json").write_text(json.dumps({"resumed": [resumed]}))
+    at = datetime.fromisoformat("2026-01-01T00:01:00+00:00")
+    kills = [{"checkpoints": {}, "at": at}, {"checkpoints": {tmp_path.name: "0000000300-0000000020"}, "at": at}]
     assert sweeps._started_over(tmp_path, kills) is over
     assert not sweeps._started_over(tmp_path, kills[:1])
 
 
 def test_sweeps_are_judged_by_every_job(page_of):
-    case = {"words": ["seed=0"], "kills": [{"states": {"completed": 3, "running": 4}}], "jobs": 24, "passed": False}
+    case = {"words": ["seed=0"], "kills": [{"victim": "job"}, {"victim": "all"}], "jobs": 24, "passed": False}
     case |= {"completed": 24, "finished_once": 24, "started_over": 1, "wall_seconds": 5.0}
     case |= {"identical": dict.fromkeys(sweeps.GROUPS, 24)}
     failed = {"words": [], "kills": [], "error": "it came to nothing", "passed": False, "wall_seconds": 1.0}
     text = page_of("sweeps", {"local": case, "ray": failed})
-    assert "| local | 3 completed, 4 running | 24 | 24 | 1 | 24 of 24 |" in text
+    assert "| local | 1 job, 1 all | 24 | 24 | 1 | 24 of 24 |" in text
     assert "| ray | it came to nothing |" in text
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -277,8 +278,12 @@ def test_an_exported_file_is_data_and_its_environment_code(honest, project, stat
     assert rlrun("eval", "policy.onnx", "--episodes", "1").code == 0
 
 
-def test_code_in_a_run_or_a_sweep_is_never_on_the_path(honest, project, state, rlrun, monkeypatch):
+def test_code_in_a_run_or_a_sweep_is_never_on_the_path(honest, project, state, canary, rlrun, monkeypatch):
     shutil.copytree(honest, project / "run")
+    shutil.copy(project / "evil.py", project / "run" / "typer.py")
+    command = [sys.executable, "-m", "rlrun", "--version"]
+    assert subprocess.run(command, cwd=project / "run", capture_output=True, check=True).stdout.startswith(b"rlrun ")
+    assert not canary.exists()
     (project / "sweep" / "conf").mkdir(parents=True)
     (project / "sweep" / "sweep.json").write_text("{}")
     for folder in (project / "run", project / "run" / "checkpoints", project / "sweep"):

@@ -18,6 +18,8 @@ def describe(path):
         "leads": os.getpgid(0) == os.getpid(),
         "torch": "torch" in sys.modules,
         "variable": os.environ.get("TOLD"),
+        "safe path": os.environ.get("PYTHONSAFEPATH"),
+        "path": sys.path,
     }
     Path(path).write_text(json.dumps(about))
     print("said", flush=True)

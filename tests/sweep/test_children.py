@@ -24,7 +24,8 @@ def doing(monkeypatch):
     return importlib.import_module("tests.sweep.doing")
 
 
-def test_a_child_is_a_process_of_its_own_with_its_own_log(tmp_path, doing):
+def test_a_child_is_a_process_of_its_own_with_its_own_log(tmp_path, doing, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     log = tmp_path / "log.txt"
     log.write_text("before\n")
     begun = children.start(doing.describe, str(tmp_path / "about.json"), log=log, variables={"TOLD": "yes"})
@@ -32,8 +33,11 @@ def test_a_child_is_a_process_of_its_own_with_its_own_log(tmp_path, doing):
     about = json.loads((tmp_path / "about.json").read_text())
     parent = about.pop("parent")
     assert parent != os.getpid()
+    assert "PYTHONSAFEPATH=rlrun" in Path(f"/proc/{parent}/environ").read_text().split("\0")
+    assert not {"", str(tmp_path)} & {*about.pop("path")}  # the folder may be that of a sweep
     assert [os.readlink(f"/proc/{parent}/fd/{number}") for number in (1, 2)] == [os.devnull] * 2
-    assert about == {"parent's threads": 1, "leads": True, "torch": True, "variable": "yes"}
+    expected = {"parent's threads": 1, "leads": True, "torch": True, "variable": "yes", "safe path": None}
+    assert about == expected
     assert log.read_text() == "before\nsaid\nwarned\n"
 
 

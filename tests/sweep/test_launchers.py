@@ -99,10 +99,15 @@ def test_jobs_are_stopped_in_order_and_another_launcher_goes_on(launcher, projec
 
 def test_a_ray_of_this_machine_is_one_whatever_the_variables_say(monkeypatch):
     options = {}
-    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **kwargs: options.update(kwargs))
+
+    def init(**given):
+        options.update(given, here=os.getcwd(), safe=os.environ.get("PYTHONSAFEPATH"))
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
     monkeypatch.setattr(importlib, "import_module", lambda name: ray)
     assert connect() == (ray, True)
     assert (options["address"], options["_node_ip_address"]) == ("local", "127.0.0.1")  # None is RAY_ADDRESS to Ray
+    assert (options["here"], options["safe"]) == ("/", "rlrun")  # it imports nothing from the folder of a sweep
 
 
 @pytest.mark.parametrize(
@@ -131,7 +136,7 @@ def played(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, does in {
-        "sbatch": f'cp "$1" {tmp_path}/script; echo Submitted batch job 7',
+        "sbatch": f'(cat "$1"; echo "#$PYTHONSAFEPATH") > {tmp_path}/script; echo Submitted batch job 7',
         "scancel": f'echo "$@" >> {tmp_path}/cancelled',
         "sacct": f"cat {tmp_path}/states 2> /dev/null || true",
         "srun": "true",
@@ -165,6 +170,7 @@ def test_jobs_are_one_array_with_what_was_asked_for(played):
     ):
         assert f"#SBATCH {line}" in script
     assert "module load x" in script
+    assert script[-1] == "#rlrun"  # its Python imports nothing from the current folder
     assert [job.submitted.job_id for job in jobs] == ["7_0", "7_1"]
     assert launcher.workers([job(str(number)) for number in range(500)]) == 500
 

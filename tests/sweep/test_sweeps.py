@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -126,7 +127,8 @@ def test_torchrun_starts_the_ranks_of_a_job(project, rlrun, monkeypatch):
 )
 def test_exit_codes_behind_torchrun_are_those_of_its_processes(error, code, monkeypatch):
     def main(arguments):
-        assert arguments == ["--standalone", "--nproc-per-node=2", "-m", "rlrun", "train"]
+        program = ["--no-python", sys.executable, "-P", "-m", "rlrun"]
+        assert arguments == ["--standalone", "--nproc-per-node=2", *program, "train"]
         raise error
 
     monkeypatch.setattr(torch.distributed.run, "main", main)

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,7 +26,20 @@ CONTEXT.set_forkserver_preload(["rlrun.sweep.preload"])
 OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 ASKED = b"asked"
 GRACE = 300.0  # seconds in which a process ends whose parent has ended
+SAFE_PATH, OURS = "PYTHONSAFEPATH", "rlrun"  # a variable of Python, and its value where a user has not set it
 LOST = 255  # exit code by `multiprocessing` if the fork server has ended and the code is unknown
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Let interpreters that start meanwhile import nothing from the current folder: it may be that of a sweep."""
+    is_set = SAFE_PATH in os.environ
+    os.environ.setdefault(SAFE_PATH, OURS)
+    try:
+        yield
+    finally:
+        if not is_set:
+            del os.environ[SAFE_PATH]
 
 
 def prepare() -> None:
@@ -36,9 +49,10 @@ def prepare() -> None:
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_GROUPS)
     try:
-        resource_tracker.ensure_running()  # unblocks some of them
-        signal.pthread_sigmask(signal.SIG_BLOCK, OF_GROUPS)
-        forkserver.ensure_running()
+        with safe_path():
+            resource_tracker.ensure_running()  # unblocks some of them
+            signal.pthread_sigmask(signal.SIG_BLOCK, OF_GROUPS)
+            forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -122,7 +136,7 @@ def start(work: Callable[..., int], *args: Any, log: Path, variables: Mapping[st
     """
     os.close(open_own(log))  # else its process would end without a message
     theirs, ours = CONTEXT.Pipe(duplex=False)
-    paths = [os.getcwd(), *sys.path]  # so that the child can import the module of `work`
+    paths = [path or os.getcwd() for path in sys.path]  # so that the child can import the module of `work`
     try:
         return Child(_serve, theirs, str(log), dict(variables or {}), work, args, paths=paths, connection=ours)
     finally:

@@ -24,7 +24,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"  # names the accelerators that a process may us
 def call(arguments: tuple[str, ...], job: Job, ranks: int = 1) -> int:
     """Be `rlrun ARGUMENTS`, or the torchrun that starts several of it; return the exit code."""
     if ranks > 1:
-        return _call_torchrun(["--standalone", f"--nproc-per-node={ranks}", "-m", "rlrun", *arguments])
+        program = ("--no-python", sys.executable, "-P", "-m", "rlrun")  # -P: not from the current folder
+        return _call_torchrun(["--standalone", f"--nproc-per-node={ranks}", *program, *arguments])
     if job.composed:
         composition.given[job.overrides] = composed_of(job.composed)
     sys.argv[:] = ["rlrun", *arguments]

@@ -8,6 +8,8 @@ import importlib
 import os
 import pkgutil
 
+if os.environ.get("PYTHONSAFEPATH") == "rlrun":  # of `children.safe_path`; programs that jobs start do without it
+    del os.environ["PYTHONSAFEPATH"]
 # Redirect stdout and stderr first: a reader of the parent's output would wait for the end of all these imports.
 nowhere = os.open(os.devnull, os.O_WRONLY)
 for number in (1, 2):

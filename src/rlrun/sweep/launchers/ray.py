@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, chdir, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rlrun.config.expansion import Job
 from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.runs.files import reason
 from rlrun.runs.processes import handled
+from rlrun.sweep.children import safe_path
 from rlrun.sweep.command import JobCommand
 from rlrun.sweep.launchers.local import threads
 
@@ -136,6 +137,7 @@ def connect(address: str | None = None) -> tuple[Any, bool]:
     # keeps to itself.
     where = {"address": address} if address is not None else {"address": "local", "_node_ip_address": "127.0.0.1"}
     kept = [handled(signal.getsignal(number), number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with kept[0], kept[1]:  # Ray puts a handler of its own for SIGTERM
+    # Ray puts a handler of its own for SIGTERM, and the current folder first on the path of its processes.
+    with kept[0], kept[1], safe_path(), chdir(os.sep):
         ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     return ray, True

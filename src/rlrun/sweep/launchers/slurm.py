@@ -17,7 +17,7 @@ from typing import Any
 from rlrun.config.expansion import Job
 from rlrun.core.errors import MissingExtra, RequestError, require_one_of
 from rlrun.runs.processes import handled
-from rlrun.sweep.children import STOPPED
+from rlrun.sweep.children import STOPPED, safe_path
 from rlrun.sweep.command import JobCommand
 from rlrun.sweep.launchers.local import room, threads
 
@@ -195,7 +195,7 @@ class Slurm:
             self._executor.update_parameters(cpus_per_task=cpus)
             try:
                 # Processes of this machine ignore Ctrl-C: the scheduler stops the jobs.
-                with handled(signal.SIG_IGN, signal.SIGINT) if self.here else nullcontext():
+                with safe_path(), handled(signal.SIG_IGN, signal.SIGINT) if self.here else nullcontext():
                     submitted = self._executor.submit_array([task.command for task in batch])
             except (RuntimeError, OSError, subprocess.SubprocessError) as error:
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
