@@ -25,13 +25,15 @@ from tests.forked import Child, start
 from tests.identical import compare, differing
 from tests.resume.kills import APPROXIMATE, CELLS, DELAY, EXTRAS, Stuck, torment
 
-from benchmarks import leaving
+from benchmarks import leaving, ranks
 from benchmarks.process import Failed
 from rlrun.core.errors import RlrunError
 
 KILLS = 20  # of a cell
 PARTS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # what is no cell
     "leaving": lambda kills, workers: leaving.one_cell(times=kills, workers=workers),
+    "ranks": lambda kills, workers: ranks.one_cell(kills=kills, nodes=1),
+    "ranks-2-nodes": lambda kills, workers: ranks.one_cell(kills=kills, nodes=2),
 }
 
 

@@ -113,7 +113,9 @@ def resilience(result: dict[str, Any]) -> Lines:
         "checkpoints that a resume could not use; workers left: processes of environments that outlived the killed "
         "process. leaving: processes (of an environment, or of a collector) that stopped by SIGKILL, SIGSEGV, "
         "`os._exit(0)`, `sys.exit(0)` or an exception, while training and after a resume; its kills are runs that "
-        "ended with exit code 1 and a line that names the process and the cause."
+        "ended with exit code 1 and a line that names the process and the cause. ranks: two ranks of torchrun; in turn "
+        "one was killed, the other, a torchrun, and one rank was sent SIGTERM. The parameters are those of both ranks, "
+        "which are the same; the rest is all of both checkpoints."
     )
     overrides = [f"* {name}: `{' '.join(cell['words'])}`" for name, cell in result.items()]
     return [how, "", *table(heads, rows), "", *overrides]

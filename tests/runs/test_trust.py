@@ -38,7 +38,12 @@ CONFIGS = {  # code in the config of a run: keys and their values
     "networks": {"networks.q": NODE},
     "a callback": {"callbacks.evil": NODE, "agent.epsilon": "${callbacks.evil}"},
     "a resolver": {"resolvers": {"twice": "evil.twice"}, "agent.epsilon": "${twice:1}"},
+    "memory": {"memory": NODE},
+    "memory.import": {"callbacks.memory_import": NODE},
+    "an opponent": {"evaluation.opponents": {"it": NODE}},
+    "data of a parent": {"init": {"networks": "elsewhere"}, "callbacks.evil": NODE},
 }
+LIVE = {"memory": "resume", "memory.import": "resume", "an opponent": "resume", "data of a parent": "resume"}
 OVERRIDES = {  # code in its overrides
     "env.target in overrides": ["env.id=null", "env.target=evil.Env"],
     "a callback in overrides": ["+callbacks.evil._target_=evil.Env"],
@@ -107,8 +112,34 @@ def test_nothing_of_a_foreign_run_runs_unasked(case, honest, project, canary, rl
     for words in (("ls",), ("checkpoints", "run"), ("diff", "run", str(honest)), ("why", "run")):
         assert rlrun(*words).code == 0
     assert not canary.exists()
-    rlrun(*COMMANDS["train --from" if case in OVERRIDES else "eval"], "--trust")
-    assert canary.exists()
+    rlrun(*COMMANDS["train --from" if case in OVERRIDES else LIVE.get(case, "eval")], "--trust")
+    assert canary.exists()  # so it would have run
+
+
+NAMING = {  # commands of one's own that name a foreign run, and whether they are refused; a fork takes numbers alone
+    "parts of it": ((*HONEST, "init.networks=run"), None),
+    "its memory": ((*HONEST, "init.memory=run"), None),
+    "an expert": (("algorithm=handcrafted", "env=cartpole", "+with=expert", "expert=run"), "agent.policy: "),
+    "an opponent": (("algorithm=ppo", "env=tictactoe", "evaluation.opponents={it: run}"), "opponent it: "),
+}
+
+
+@pytest.mark.parametrize("case", NAMING)
+def test_nothing_of_a_foreign_run_runs_that_an_own_one_names(case, honest, project, canary, rlrun):
+    shutil.copytree(honest, project / "run")
+    config = yaml.safe_load((project / "run" / "config.yaml").read_text())
+    config["env"], config["networks"]["q"], config["memory"] = NODE, NODE, NODE
+    (project / "run" / "config.yaml").write_text(json.dumps(config))
+    words, message = NAMING[case]
+    outcome = rlrun("train", *words, "--run-dir", "own")
+    if message is None:
+        assert outcome.code == 0, outcome
+    else:
+        assert outcome.code == 2
+        why = f"{message}this run was not made here; read {project}/run/config.yaml, then say --trust in rlrun eval "
+        assert outcome.err.endswith(f"{why}{project}/run\n")
+        assert outcome.err.count("\n") == 1
+    assert not canary.exists()
 
 
 SWEEPS = {  # what a stranger changes in a sweep
