@@ -5,7 +5,9 @@ import json
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -192,6 +194,21 @@ def test_ranks_that_do_not_meet_say_so(monkeypatch):
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(RankError, match=r"the ranks of torchrun do not find each other: .*MASTER_PORT"):
         rlrun.train([*SAC])
+
+
+def test_ranks_meet_by_a_new_name_after_a_restart():
+    store = torch.distributed.HashStore()
+    store.set("rlrun/rank-1", "rlrun/killed")  # torchrun keeps what its ranks have stored
+    names = []
+    for _ in range(2):
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(partial(distributed._meet, store), (0, 1), (2, 2))
+        assert first == second
+        names.append(first)
+    assert names[0] != names[1]
+    store.set_timeout(timedelta(seconds=0.05))
+    with pytest.raises(RuntimeError, match="one of them does not come"):
+        distributed._meet(store, 0, 2)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import time
 import traceback
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -34,7 +36,6 @@ FAILED = "failed"  # a key of the store: the first rank that failed, and why
 
 _rank, _world_size = 0, 1
 _store: Any = None  # of torch.distributed, by which ranks find each other
-_groups = 0  # that this process has joined; ranks meet again under another name
 
 
 def launched() -> int:
@@ -64,7 +65,7 @@ def joined() -> Iterator[None]:
     Raises:
         RankError: the ranks do not find each other; or, without a message, another rank has failed first and says so.
     """
-    global _rank, _world_size, _store, _groups
+    global _rank, _world_size, _store
     if launched() == 1 or _world_size > 1:
         yield
         return
@@ -73,8 +74,7 @@ def joined() -> Iterator[None]:
 
     try:
         store, number, count = next(rendezvous("env://"))
-        _groups += 1
-        _store = dist.PrefixStore(f"rlrun/{_groups}", store)  # type: ignore[attr-defined]
+        _store = dist.PrefixStore(_meet(store, number, count), store)  # type: ignore[attr-defined]
         dist.init_process_group(_backend(), store=_store, rank=number, world_size=count, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise RankError(f"the ranks of torchrun do not find each other: {str(error).splitlines()[0]}") from error
@@ -88,6 +88,36 @@ def joined() -> Iterator[None]:
     finally:
         _rank, _world_size, _store = 0, 1, None
         dist.destroy_process_group()
+
+
+def _meet(store: Any, number: int, count: int) -> str:
+    """Return a name that the ranks which are there now agree on: what ranks before a restart stored is still there.
+
+    Each rank shows an identity of its own, and the first one answers to it, until all have read the name.
+
+    Raises:
+        RuntimeError: one of them does not come.
+    """
+    own, until = f"rlrun/{uuid.uuid4().hex}", time.monotonic() + store.timeout.total_seconds()
+
+    def is_there(key: str) -> bool:
+        if not (there := store.check([key])) and time.monotonic() > until:
+            raise RuntimeError("one of them does not come")
+        time.sleep(0.0 if there else 0.01)
+        return bool(there)
+
+    if number == 0:
+        for other in range(1, count):
+            while not is_there(f"{own}/{other}"):
+                if store.check([f"rlrun/rank-{other}"]):
+                    store.set(store.get(f"rlrun/rank-{other}").decode(), own)
+        return own
+    store.set(f"rlrun/rank-{number}", own)
+    while not is_there(own):
+        pass
+    name: str = store.get(own).decode()
+    store.set(f"{name}/{number}", "")
+    return name
 
 
 def _backend() -> str:
