@@ -16,7 +16,8 @@ from rlrun.algorithms.imitation.amp import StyleLoss, StyleReward
 from rlrun.algorithms.imitation.discriminator import Discriminator, gradient_penalty, style_reward
 from rlrun.algorithms.imitation.gail import GAILLoss, imitation_reward
 from rlrun.collect import PolicyAgent
-from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.commands.check import check
+from rlrun.core.errors import ConfigError, RequestError, SpaceError
 from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.memory import Advantages, Intrinsic, NStep, ReplayLoader, Table
 from rlrun.nn import ActorCritic
@@ -245,6 +246,28 @@ def stored() -> str:
     handcrafted = ("algorithm=handcrafted", "evaluation.every=0", "logger=[]", "stop.env_steps=300")
     rlrun.train([*handcrafted, "env=pendulum", "memory.export.path=expert.zip"], run_dir="made")
     return "dataset=expert.zip"
+
+
+def test_a_stored_memory_that_gives_no_batches_is_refused_before_the_first_step(stored):
+    amp = ("algorithm=sac", "env=pendulum", "+with=amp", "memory.length=100")
+    for overrides, message in (
+        ((*amp, "dataset=null"), "^dataset: there are no rows to learn from; a file of memory.export"),
+        (("algorithm=airl", "env=pendulum", "dataset=[]"), "^dataset: there are no rows to learn from"),
+        ((*amp, "dataset=gone.zip"), "^dataset: .*gone.zip cannot be read"),
+        (
+            (*amp, stored, "reference.steps=201"),
+            "^reference.steps: wanted at most 200, the steps of the ",
+        ),
+        ((*amp, stored, "intrinsic.amp.every=0"), "^intrinsic.amp.every must be at least 1, not 0"),
+        ((*amp, stored, "intrinsic.amp.lr=-1"), "^intrinsic.amp.lr: wanted a number above 0, got -1"),
+        ((*amp, stored, "reference.spaces=abc"), "^reference.spaces: wanted a Spaces or null, got 'abc'"),
+        (
+            ("algorithm=bc", "env=pendulum", "+with=amp", stored),
+            "^memory.adaptors.intrinsic: .*bonuses out .amp",
+        ),
+    ):
+        with pytest.raises(RequestError, match=message):
+            check(overrides)
 
 
 @pytest.mark.parametrize(

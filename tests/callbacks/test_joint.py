@@ -255,7 +255,7 @@ def test_terms_that_assign_are_refused():
         ({"fit": lambda: Fit(nn.Linear(3, 1), None)}, {"loss_weight": {"fti": 2.0}},
          r"loss_weight.fti: there is no such term \(did you mean 'fit'\?\)"),
         *(({"fit": lambda: Fit(nn.Linear(3, 1), None)}, {"loss_weight": {"fit": factor}},
-           f"loss_weight.fit: wanted a number, got {shown(factor)}") for factor in ("a", None, float("nan"))),
+           f"loss_weight.fit: wanted a number from 0, got {shown(factor)}") for factor in ("a", None, float("nan"))),
         ({"a": lambda: Alone(nn.Linear(1, 1), None)}, {}, "callbacks.loss.loss asks for 'absent'"),
         ({"a": lambda: Small(nn.Linear(3, 1), None), "b": lambda: Fit(nn.Linear(3, 1), None)}, {},
          "callbacks.loss.loss asks for 'fitted'"),  # of a later term

@@ -112,7 +112,7 @@ VALUES = {
     (*DQN, "memory.export.path=."): ["memory.export.path: . is a folder; name a file"],
     (*SAC, "+with=hindsight"): ["hindsight needs an environment", "env=pointreach"],
     (*DQN, "memory.sampler._target_=rlrun.memory.Fifo"): ["memory.sampler"],
-    (*SAC, "algorithm.recurrent=true"): ["algorithm.recurrent: wanted gru, lstm or null, got true"],
+    (*SAC, "algorithm.recurrent=true"): ["algorithm.recurrent: wanted gru, lstm, null or {_target_: rlrun.nn.Memory"],
     ("train", "algorithm=ppo", "env=cartpole", "+with=hlgauss"): [
         "algorithm.value_head: no part reads this key; +with=hlgauss needs it, and algorithm=ppo lacks it; hlgauss: "
     ],
@@ -160,7 +160,7 @@ VALUES = {
         "networks.q._target_=nets.Net",
     ],
     (*DQN, "callbacks.q_loss.optimizer=adam"): [
-        "callbacks.q_loss: optimizer: wanted {_target_: torch.optim.Adam, lr: 1.0e-3, _partial_: true}, got 'adam'"
+        "callbacks.q_loss.optimizer: wanted {_target_: torch.optim.Adam, lr: 1.0e-3, _partial_: true}, got 'adam'"
     ],
     (*DQN, "callbacks.q_loss.optimizer={_target_: torch.optim.Nope}"): ["has no 'Nope'; it has ", " SGD,"],
     (*DQN, "callbacks.q_loss.optimizer={_target_: torch.optim.SGD, lr: 0.1}"): [

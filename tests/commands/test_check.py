@@ -9,7 +9,7 @@ from rlrun.algorithms.dqn import QNetwork
 from rlrun.commands.check import check
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
-from rlrun.core.errors import BuildError, ConfigError
+from rlrun.core.errors import BuildError, ConfigError, RequestError
 
 DQN = ("algorithm=dqn", "env=cartpole", "algorithm.hidden=[4]", "memory.length=100")
 OWN = f"networks.q._target_={__name__}"
@@ -187,7 +187,12 @@ def test_a_files_own_class_becomes_environments(write):
         ("ppg", "cartpole", "algorithm.huber=-1", "huber: wanted a number above 0, got -1"),
         ("ppo", "cartpole", "algorithm.clip=-1", "clip: wanted a number above 0, got -1"),
         ("ppo", "cartpole", "algorithm.value_clip=0", "value_clip: wanted a number above 0, got 0"),
-        ("iql", "pendulum", "algorithm.largest_weight=-1", "limit: wanted a number above 0, got -1"),
+        (
+            "iql",
+            "pendulum",
+            "algorithm.largest_weight=-1",
+            "^algorithm.largest_weight: wanted a number above 0, got -1",
+        ),
         ("dsac", "pendulum", "algorithm.fractions=0", "fractions must be at least 1, not 0"),
         ("sac", "pendulum", "algorithm.dropout=-0.5", "dropout: wanted a number from 0 to below 1, got -0.5"),
     ],
@@ -195,3 +200,60 @@ def test_a_files_own_class_becomes_environments(write):
 def test_a_number_that_no_loss_takes_is_refused(algorithm, env, override, message):
     with pytest.raises(ConfigError, match=message):
         check([f"algorithm={algorithm}", f"env={env}", override])
+
+
+MERLIN = ("algorithm=merlin", "env=recall", "algorithm.hidden=[4]", "algorithm.slots=4")
+DECODER = "algorithm.predictor.decoders.observation"
+MUZERO = ("algorithm=muzero", "env=cartpole", "algorithm.latent=4", "memory.length=100")
+BEFORE = (*DQN, "+with=muzero_representation")
+REFUSED = {
+    "in a recipe": ((*MERLIN, "algorithm.actor.keys=0"), r"^algorithm\.actor\.keys: wanted a whole number from 1"),
+    "within a recipe": ((*MERLIN, f"{DECODER}.weight=-1"), rf"^{DECODER}\.weight: wanted a number from 0, got -1"),
+    "a factor that never fades": ((*MERLIN, "algorithm.retroactive=1"), r"^algorithm\.retroactive: .* to below 1"),
+    "a term": ((*MERLIN, "algorithm.actor.loss_weight=-1"), r"^algorithm\.actor\.loss_weight: wanted a number from 0"),
+    "no layer": ((*MERLIN, "algorithm.predictor.lstm_size=[]"), r"^algorithm\.predictor\.lstm_size: wanted the width"),
+    "no decoder": ((*MERLIN, f"{DECODER}=abc"), rf"^{DECODER}: wanted a part \{{_target_: …\}} or null, got 'abc'$"),
+    "no network": ((*MERLIN, f"{DECODER}.network=abc"), rf"^{DECODER}\.network: wanted a part .*, got 'abc'$"),
+    "an image of numbers": (
+        (*MERLIN, f"{DECODER}.network={{_target_: rlrun.nn.ResNetDecoder, _partial_: true}}"),
+        rf"^{DECODER}\.network: a ResNetDecoder makes images, and Box\[1\] float32 is none; null = dense layers$",
+    ),
+    "a class without its arguments": (
+        (*MERLIN, f"{DECODER}.network={{_target_: rlrun.nn.ResNetDecoder}}"),
+        r"needs the argument 'inputs'; `_partial_: true` leaves the rest to the network that calls it$",
+    ),
+    "a class alone": (
+        ("algorithm=a2c", "env=cartpole", "algorithm.recurrent=rlrun.nn.MemoryCore"),
+        r"^algorithm\.recurrent: .* or \{_target_: rlrun\.nn\.MemoryCore, _partial_: true\}, got",
+    ),
+    "the class of null": (
+        ("algorithm=a2c", "env=cartpole", "algorithm.recurrent._target_=rlrun.nn.MemoryCore"),
+        r"algorithm\.recurrent is null, and has no keys; 'algorithm\.recurrent=\{_target_: rlrun\.nn\.MemoryCore, …\}'",
+    ),
+    "a schedule for a number": (
+        (*MUZERO, "algorithm.lr={_target_: rlrun.core.schedules.Linear, first: 0.1, last: 0.0, steps: 9}"),
+        r"^algorithm\.lr: wanted a number, got a Linear; \+with=anneal lowers it to 0, and \+callbacks\.",
+    ),
+    "a text for a number of torch": (("algorithm=dqn", "env=cartpole", "optimizer.lr=abc"), r"^optimizer\.lr: want"),
+    "a list within a list": ((*MUZERO, "algorithm.td_steps=0"), r"^algorithm\.td_steps: wanted .* from 1, or -1"),
+    "another list": ((*MUZERO, "algorithm.reanalyze.td_steps=0"), r"^algorithm\.reanalyze\.td_steps: wanted a whole"),
+    "a rate of a data group": (
+        (*BEFORE, "muzero_representation.every=0"), r"^muzero_representation\.every must be at least 1, not 0"),
+    "a loader of a data group": (
+        (*BEFORE, "muzero_representation.batch_size=0"), r"^muzero_representation\.batch_size must be at least"),
+    "a second memory": ((*BEFORE, "muzero_representation.alpha=-1"), r"^muzero_representation\.alpha must be between"),
+    "a second optimizer": ((*BEFORE, "muzero_representation.lr=-1"), r"^muzero_representation\.lr: wanted a number"),
+    "a second search": (
+        (*BEFORE, "muzero_representation.reanalyze.simulations=0"), r"^muzero_representation\.reanalyze\.simulations:"),
+    "maps without their algorithm": ((*DQN, "+with=latent_maps"), r"^networks\.muzero: .* algorithm=dqn lacks it"),
+    "learning where nothing is trained": (
+        ("algorithm=handcrafted", "env=pendulum", "+with=rnd"), r"^\+with=rnd: .*=handcrafted trains nothing"),
+    "an expert for a policy that learns": (
+        (*DQN, "+with=expert", "expert=RUN"), r"^expert: it would act in place of the policy .*algorithm=handcrafted"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_wrong_value_is_refused_by_the_key_that_was_typed(overrides, message):
+    with pytest.raises(RequestError, match=message):
+        check(overrides)

@@ -49,7 +49,6 @@ class Asking:
 
 def fail(kind: str, batch: int = 0) -> None:
     errors = {"value": ValueError("two\nlines"), "key": KeyError("k"), "space": SpaceError("wants Box")}
-    errors["convention"] = SpaceError("loader.batch must be at least 1, not 0")
     raise errors.get(kind) or MissingExtra("env.atari", "ale_py", "atari")
 
 
@@ -241,12 +240,6 @@ def test_unknown_path_is_refused():
 def test_errors_of_rlrun_keep_their_class(kind, error, message):
     with pytest.raises(error, match=message):
         build({"a": part(x="${b}"), "b": {"_target_": f"{HERE}.fail", "kind": kind}}, "a")
-
-
-def test_an_argument_is_named_where_it_is():
-    node = {"_target_": f"{HERE}.fail", "kind": "convention", "batch": 0}
-    with pytest.raises(SpaceError, match=r"^loader\.groups\.held\.loader\.batch must be at least 1"):
-        build({"loader": {"groups": {"held": {"loader": node}}}}, "loader")
 
 
 def test_an_import_that_fails_says_why(tmp_path, monkeypatch):

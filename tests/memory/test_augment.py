@@ -334,7 +334,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[RlrunError], str]] = {
     "no recipe": (Views, {"changes": {"cut": True}}, ConfigError, "changes.cut: wanted a recipe of a change, got True"),
     "no change of images": (Views, {"changes": {"cut": Later}}, ConfigError, "cut: .*argument: 'changes'"),
     "views as a change": (Views, {"changes": {"cut": partial(Later, changes={})}}, ConfigError, "cut: a Later is no"),
-    "no later step": (Later, {"changes": SHIFT, "steps": 0}, ConfigError, "Later.steps"),
+    "no later step": (Later, {"changes": SHIFT, "steps": 0}, ConfigError, "^steps must be at least 1"),
 }
 
 

@@ -142,7 +142,7 @@ def test_forged_position_is_no_endless_collection(position: dict[str, int]) -> N
 def test_impossible_numbers_are_refused(name: str, value: float) -> None:
     table = Table(length=9, columns={"reward": {}})
     kind = CollectLoader if name == "every" else partial(ReplayLoader, table=table, batch=4)
-    with pytest.raises(ConfigError, match=f"loader.{name}"):
+    with pytest.raises(ConfigError, match=f"^{name}"):
         kind(**{"collector": Counter(table), name: value})
 
 

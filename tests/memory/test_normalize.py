@@ -208,7 +208,7 @@ def test_statistics_learn_from_files(tmp_path: Path) -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"ObservationNormalize.update: wanted one of .* \(did you mean 'replay'\?\)"):
+    with pytest.raises(ConfigError, match=r"^update: wanted one of .* \(did you mean 'replay'\?\)"):
         ObservationNormalize(Normalizer([2]), update="reply")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"Normalize reads 'heigth'"):
         filled(Normalize("heigth", Normalizer([])))

@@ -302,11 +302,11 @@ def test_windows_of_one_env_are_even(length: int, lengths: Any, envs: Any, kind:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Coverage(alpha=-1), r"Coverage.alpha must be at least 0, not -1"),
-        (lambda: CoverageEjector(alpha=-0.5), r"CoverageEjector.alpha must be at least 0, not -0.5"),
-        (lambda: Recent(Uniform(), share=0, newest=5), r"Recent.share must be above 0 and at most 1, not 0"),
-        (lambda: Recent(Uniform(), share=1.5, newest=5), r"Recent.share must be above 0 and at most 1, not 1.5"),
-        (lambda: Recent(Uniform(), share=0.5, newest=0), r"Recent.newest must be at least 1, not 0"),
+        (lambda: Coverage(alpha=-1), r"^alpha must be at least 0, not -1"),
+        (lambda: CoverageEjector(alpha=-0.5), r"^alpha must be at least 0, not -0.5"),
+        (lambda: Recent(Uniform(), share=0, newest=5), r"^share must be above 0 and at most 1, not 0"),
+        (lambda: Recent(Uniform(), share=1.5, newest=5), r"^share must be above 0 and at most 1, not 1.5"),
+        (lambda: Recent(Uniform(), share=0.5, newest=0), r"^newest must be at least 1, not 0"),
         (lambda: Uniform(weighting="episode"), r"did you mean 'episodes'"),
     ],
 )

@@ -147,9 +147,9 @@ def test_leaves_of_a_tree_can_be_read() -> None:
     ("make", "message"),
     [
         (lambda: table_of({"near": Next("acton")}), r"columns.near reads 'acton'; .*did you mean 'action'"),
-        (lambda: Next("a", steps=0), "Next.steps must be at least 1, not 0"),
-        (lambda: NextN("a", n=0), "NextN.n must be at least 1, not 0"),
-        (lambda: Previous("a", steps=-1), "Previous.steps must be at least 0, not -1"),
+        (lambda: Next("a", steps=0), "^steps must be at least 1, not 0"),
+        (lambda: NextN("a", n=0), "^n must be at least 1, not 0"),
+        (lambda: Previous("a", steps=-1), "^steps must be at least 0, not -1"),
     ],
 )
 def test_wrong_settings_are_refused(make: Any, message: str) -> None:

@@ -128,7 +128,8 @@ def test_what_has_no_meaning_is_refused():
     for options, message in (
         ({"slots": 0}, "slots: wanted a whole number from 1, got 0"),
         ({"decay": 1.5}, "decay: wanted a number from 0 to 1, got 1.5"),
-        ({"retroactive": -1.0}, "retroactive: wanted a number from 0 to 1, got -1.0"),
+        ({"retroactive": -1.0}, "retroactive: wanted a number from 0 to below 1, got -1.0"),
+        ({"retroactive": 1.0}, "retroactive: wanted a number from 0 to below 1, got 1.0"),
     ):
         with pytest.raises(ConfigError, match=message):
             ExternalMemory(**{"slots": 2, "width": 2, **options})

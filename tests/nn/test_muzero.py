@@ -123,7 +123,7 @@ def test_images_and_several_choices_are_read():
 @pytest.mark.parametrize("widths", [None, -1, 64, "abc", [1, "x"], [0], [True]])
 @pytest.mark.parametrize("name", ["dynamics", "prediction"])
 def test_wrong_widths_are_refused(name, widths):
-    with pytest.raises(ConfigError, match=f"^algorithm.{name}: wanted a list of whole numbers from 1, got"):
+    with pytest.raises(ConfigError, match=f"^{name}: wanted a list of whole numbers from 1, got"):
         MuZeroNetwork(SPACES, **{name: widths})
 
 

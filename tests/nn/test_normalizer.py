@@ -177,7 +177,7 @@ def test_normalizing_compiles_to_one_graph():
 @pytest.mark.parametrize(
     ("space", "settings", "error", "message"),
     [
-        ([3], {"mode": "adaptiv"}, ConfigError, "Normalizer.mode: wanted one of .* 'adaptive'"),
+        ([3], {"mode": "adaptiv"}, ConfigError, "^mode: wanted one of .* 'adaptive'"),
         ([3], {"form": "mean"}, ConfigError, "form: wanted one of standard, deviation, rms, centered, got 'mean'"),
         ([3], {"speed": 0.0}, ConfigError, "wanted speed > 0"),
         ([3], {"clip": -1.0}, ConfigError, "clip=-1.0"),

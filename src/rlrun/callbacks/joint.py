@@ -55,7 +55,7 @@ class JointLoss(LossCallback):
         for name, factor in by_name.items():
             if name not in self.terms:
                 raise ConfigError(f"loss_weight.{name}: there is no such term{did_you_mean(name, self.terms)}")
-            require_number(f"loss_weight.{name}", factor)
+            require_number(f"loss_weight.{name}", factor, 0)
         self.loss_weight = {name: by_name.get(name, 1.0) * term.scale for name, term in self.terms.items()}
         if loss_weight is not None and not isinstance(loss_weight, Mapping):
             options["loss_weight"] = loss_weight

@@ -102,7 +102,7 @@ class LossCallback(Callback):
         schedule: Schedule | None = None,
         data_group: str = "default",
     ) -> None:
-        require_number("loss_weight", loss_weight)
+        require_number("loss_weight", loss_weight, 0)
         require_bound("max_grad_norm", max_grad_norm)
         if optimizer is not None:
             require_recipe(optimizer)

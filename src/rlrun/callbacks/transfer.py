@@ -37,18 +37,18 @@ class MemoryImport(Callback):
         limit: transitions of each source: its newest whole episodes that have no more; None = all.
 
     Raises:
-        ConfigError: the memory is not a table.
+        ConfigError: the table is none, or the limit is below 1.
         RequestError: the source is missing or damaged, or does not fit; before any step was made.
     """
 
     def __init__(self, table: Table, path: str | Sequence[str] | None = None, limit: int | None = None) -> None:
-        if path is not None:
-            _require_table(table, "memory.import")
+        if path is not None and not isinstance(table, Table):
+            raise ConfigError(f"path: wanted a table for its rows, and the memory is a {type(table).__name__}")
         if limit is not None:
-            require_at_least("memory.import: limit", limit, 1)
+            require_at_least("limit", limit, 1)
         self.table = table
         self.limit = limit
-        self.one_rank = "" if path is None else "each rank would load all of it (memory.import)"
+        self.one_rank = "" if path is None else "each rank would load all of it"
         self.sources = [_fixed(source) for source in ([path] if isinstance(path, str) else path or ())]
         self._imported = False
 
@@ -66,7 +66,7 @@ class MemoryImport(Callback):
             restored = import_rows(self.table, source, append=append, limit=self.limit)
         except RequestError as error:
             if not isinstance(error, MissingExtra):
-                error.args = (f"memory.import: {error}",)
+                error.args = (f"{self.config_keys.get('path', 'path')}: {error}",)
             raise
         cut_off(self.table)  # open episodes belong to another run
         description = "as they were, sampler and ejector included" if restored else "as new episodes"

@@ -12,6 +12,7 @@ import typer
 from rlrun.cli.common import print_json, print_presets
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError
+from rlrun.runs.directory import is_run
 from rlrun.runs.files import aligned, counted
 
 if TYPE_CHECKING:
@@ -178,7 +179,8 @@ def _exit_code(outcome: SweepOutcome, *, as_json: bool) -> int:
     """Print a sweep's jobs on standard error and its result on standard output; return the exit code."""
     from rlrun.sweep.progress import rows
 
-    for line in aligned(rows(outcome.sweep, outcome.sweep.statuses()), left=("job", "overrides", "state", "why")):
+    statuses = outcome.sweep.statuses()
+    for line in aligned(rows(outcome.sweep, statuses), left=("job", "overrides", "state", "why")):
         typer.echo(line, err=True)
     if as_json:
         print_json(outcome.to_json())
@@ -186,7 +188,10 @@ def _exit_code(outcome: SweepOutcome, *, as_json: bool) -> int:
         typer.echo(outcome.describe())
     again = " --retry-failed" if outcome.code == 1 else ""
     if outcome.code:
-        typer.echo(
-            f"logs/ has the messages of each job; continue with: rlrun resume {outcome.sweep.path}{again}", err=True
-        )
+        way_out = f"continue with: rlrun resume {outcome.sweep.path}{again}"
+        failed = [outcome.sweep.run(status.job).path for status in statuses if status.state == "failed"]
+        ended = all(status.state not in ("pending", "running") for status in statuses)
+        if failed and ended and not any(map(is_run, failed)):
+            way_out = "jobs that failed were refused before their first step, and would be again"
+        typer.echo(f"logs/ has the messages of each job; {way_out}", err=True)
     return outcome.code

@@ -1,5 +1,7 @@
 """The policy of a finished run as an expert, whose episodes are stored."""
 
+from typing import Any
+
 from torch import Tensor
 
 from rlrun.collect.agents import to_arrays, to_tensors
@@ -20,13 +22,17 @@ class Expert:
         run: what `rlrun.load` takes: RUN, RUN@best, RUN@STEP or FILE.onnx.
         spaces: of the environment.
         stochastic: draw actions while they are stored, as in training.
+        learned: what the network has in whose place the expert would act.
 
     Raises:
         RequestError: there is no such run, or it is not trusted.
-        ConfigError: its policy is recurrent, or knows other spaces.
+        ConfigError: another policy is trained; or the expert's is recurrent, or knows other spaces.
     """
 
-    def __init__(self, run: str, spaces: Spaces, *, stochastic: bool = False) -> None:
+    def __init__(self, run: str, spaces: Spaces, *, stochastic: bool = False, **learned: Any) -> None:
+        if learned:
+            way_out = "algorithm=handcrafted stores its episodes, and +with=offline dataset=FILE learns from them"
+            raise ConfigError(f"expert: it would act in place of the policy that this algorithm trains; {way_out}")
         if not is_export(run):
             place = find(run)[0].path
             require_remembered(place, said_by(place), False, "this run was not made here", f" in rlrun eval {place}")

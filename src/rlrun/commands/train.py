@@ -40,6 +40,8 @@ from rlrun.loading.assembly import (
     prepare_process,
     process_as_set_up,
     process_restored,
+    require_paid,
+    require_rows,
     require_shareable,
     restore_part,
     shares,
@@ -107,6 +109,7 @@ class Experiment:
             place = f"{path_of(self.builder.built, policy)} ({type(policy).__name__})"
             require_actions(agent, collector.env.spaces, place)  # the error names the network
         require_shareable(self.trainer, self.builder.built)
+        require_paid(self.trainer, self.builder.built)
         self.builder.get("seeds").apply_own()
         if isinstance(self.trainer.around, MixedPrecision):
             self.trainer.around.look_at(self.builder.built.values())
@@ -188,9 +191,10 @@ class Experiment:
             RequestError: they do not fit.
         """
         self.load_parents()
-        importer = self.part(MemoryImport)
-        if importer is not None:
-            importer.restore_state()
+        for name, callback in self.trainer.callbacks.items():
+            if isinstance(callback, MemoryImport):
+                callback.restore_state()
+                require_rows(self.builder, self.trainer, name)
 
     def load_parents(self) -> None:
         """Load the parts of other runs that the config names."""

@@ -45,6 +45,20 @@ def require_compatible(composed: Composed) -> None:
         )
 
 
+def require_optimizer(composed: Composed) -> None:
+    """Refuse a packaged addition whose networks learn by the run's optimizer, if there is none.
+
+    Raises: ConfigError naming the addition and the algorithm.
+    """
+    if plain(composed.config).get("optimizer", "") is not None:
+        return
+    for layer in filter(_name, composed.layers):
+        if any(value == "${optimizer}" for _, value in leaves(layer.content)):
+            algorithm = composed.choices.get("algorithm")
+            reason = f"its networks learn, and algorithm={algorithm} trains nothing (optimizer: null)"
+            raise ConfigError(f"+with={_name(layer)}: {reason}; leave it out, or choose another algorithm")
+
+
 def _name(layer: Layer) -> str:
     """Return the name of a packaged addition; "" for other layers."""
     ours = layer.packaged and layer.config_path.startswith(FOLDER)

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from rlrun.config import plugins, reading, replaced
+from rlrun.config import keys, plugins, reading, replaced
 from rlrun.config.arguments import check_arguments, fitted, hints_of, parameters
 from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import Location, Path, children, dotted, locate, mentions, plain, split, substitute
@@ -47,6 +47,7 @@ class Builder:
         self.left_out: dict[str, str] = {}  # path of a user's class -> which packaged keys it gets, and which not
         self._open: list[Path] = []  # under construction, outermost first
         self._links: dict[Path, set[str]] = {}  # part -> paths of what its node asked for
+        self._recipes: list[keys.Given] = []  # that parts may call
 
     def get(self, path: str) -> Any:
         """Return the object at a path.
@@ -110,20 +111,28 @@ class Builder:
                 hint = f"; of values and targets alone, it is '+{place}.distance={{_target_: {text}, _partial_: true}}'"
             if path[-1] == "optimizer" and not partial:
                 hint = "; `_partial_: true` leaves the parameters to the loss"
+            if path[0] in ("algorithm", "encoder") and hasattr(target, "forward") and " needs the " in str(error):
+                hint = "; `_partial_: true` leaves the rest to the network that calls it"
             raise BuildError(f"{error}{hint}") from error
         positional = self._argument(path, node, "_args_") if "_args_" in node else []
         named = {name: self._argument(path, node, name) for name in names} | offered
         for name, kinds in hints_of(target).items():
             if name in names:
                 named[name] = self._fitted((*path, name), named[name], kinds)
+        given = keys.Given(target, path, named)
         if partial:
+            self._recipes.append(given)
             return functools.partial(target, *positional, **named)
         try:
             part = target(*positional, **named)
+            if odd := keys.not_a_part(given, self.tree):
+                raise BuildError(odd)
             if former is not None and replaced.is_plain(part):
                 part = self._completed(path, node, former, part, functools.partial(target, *positional, **named))
             if protocol and (missing := lacks(part, protocol)):
                 raise BuildError(f"{text}{missing}")
+            if hasattr(part, "config_keys"):
+                part.config_keys = {name: self.key(path, name) for name in named}
             if "_inputs_" in node:
                 part.inputs = self._inputs(path, part)
             if hasattr(part, "made_by"):
@@ -132,9 +141,11 @@ class Builder:
         except MissingExtra:
             raise
         except RlrunError as error:
-            error.args = (_placed(str(error), place, node),)
+            error.args = (keys.named(error, self.tree, [given, *self._recipes]),)
             raise
         except Exception as error:
+            if of_value := keys.misfit(error, self.tree, [given, *self._recipes]):
+                raise BuildError(of_value) from error
             unknown = (
                 re.search(r"unexpected keyword argument '(\w+)'", str(error)) if type(error) is TypeError else None
             )
@@ -155,7 +166,11 @@ class Builder:
             return fitted(value, kinds)
         except ConfigError as error:
             reader = f"; {dotted(place.links[-1])} reads it" if len(place.links) > 1 else ""
-            raise ConfigError(f"{dotted(path if place.beyond else place.path)}: {error}{reader}") from error
+            raise ConfigError(f"{self.key(path[:-1], path[-1])}: {error}{reader}") from error
+
+    def key(self, path: Path, argument: str) -> str:
+        """Return the key that holds an argument of the part at a path."""
+        return keys.key_of(self.tree, path, argument)
 
     def _recipe(self, path: Path, target: Any) -> "Recipe":
         """Return what builds a part once more; what its node links to elsewhere stays the same object."""
@@ -395,17 +410,6 @@ def find_target(text: Any, place: str) -> Any:
     if not callable(target):
         raise BuildError(f"{place}: {text} is a {type(target).__name__}, wanted a class or function")
     return target
-
-
-def _placed(message: str, place: str, node: Mapping[str, Any]) -> str:
-    """Return a message of the part at a place of the config, with the place."""
-    root = place.split(".")[0]
-    if not message.startswith(tuple(f"{root}{mark}" for mark in ".:[ ")):
-        return f"{place}: {message}"
-    named = re.match(rf"{root}\.(\w+)", message)  # such as `loader.batch`, of a loader at another place
-    if named and named[1] in node and not message.startswith(place):
-        return f"{place}{message[len(root) :]}"
-    return message
 
 
 def _is_module(name: str) -> bool:

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading, schema
-from rlrun.config.additions import require_compatible
+from rlrun.config.additions import require_compatible, require_optimizer
 from rlrun.config.files import one_line, parse_yaml
 from rlrun.config.interpolation import LinkError, child, dotted, is_there, leaves, plain, split
 from rlrun.config.interpolation import Path as Keys
@@ -37,6 +37,7 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     if unnamed and "_replaces_" not in env:
         raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
     require_compatible(composed)
+    require_optimizer(composed)
     setters = origins(config, composed.layers)
     _check_completed(composed, setters)
     try:
@@ -107,6 +108,7 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any], setters: Mapping
     tree = plain(composed.config)
     for layer in composed.layers:
         own = [path for path, setter in setters.items() if setter is layer]
+        own = [path for path in own if path[-1] == "_target_"] or own  # without its parts, its numbers are others'
         if own and not any(path in read for path in own) and (needing := _needing(composed, layer)):
             place = next((path for path in own if f"with/{path[0]}" != layer.config_path), own[0])
             raise ConfigError(f"{dotted(place[:2])}: no part reads this key; {needing}")

@@ -15,7 +15,7 @@ from rlrun.config.files import one_line
 from rlrun.config.interpolation import child, children, dotted, plain, split
 from rlrun.config.peers import hint
 from rlrun.config.schema import FREE, OPEN
-from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean, shown
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
 LONGEST = 20_000  # letters of an override; taking a longer one apart takes long
@@ -204,6 +204,10 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
                 raise ConfigError(f"{whole}: a list of {len(node)} has no '{key}'; give the whole list: {whole}=[…]")
             if isinstance(node, bool):
                 raise ConfigError(f"{override.key}: no such key; '{dotted(path[:index])}' itself is true or false")
+            if key == "_target_" and not isinstance(node, dict):
+                whole, now = dotted(path[:index]), shown(node)
+                value = f"'{whole}={{_target_: {override.value}, …}}'"
+                raise ConfigError(f"{override.key}: {whole} is {now}, and has no keys; {value} gives it all at once")
             prefix = "".join(f"{part}." for part in path[:index])
             near = did_you_mean(key, [*names, *(groups if not index else ())], prefix)
             what = "no such key" if index or len(path) > 1 else "no such key or group"

@@ -185,6 +185,7 @@ RUNS = Kind(
     _runs,
     {"type": "object", "properties": {"strict": TRUTH.json}, "additionalProperties": {"type": ["string", "null"]}},
 )
+CORE = "{_target_: rlrun.nn.MemoryCore, _partial_: true}"
 _recurrent = either(one_of("gru", "lstm"), NULL)
 
 KINDS: dict[str, Kind] = {
@@ -234,7 +235,7 @@ KINDS: dict[str, Kind] = {
     "env.vectorization": one_of("auto", "sync", "async", "native", "envpool", "by_id"),
     "algorithm.discount": either(number(0, 1), list_of("a list of numbers from 0 to 1", number(0, 1))),
     "lagrangian.initial": either(number(0, above=True), list_of("a list of numbers", number())),
-    "algorithm.recurrent": Kind("gru, lstm or null", _recurrent.convert, _recurrent.json),
+    "algorithm.recurrent": Kind(f"gru, lstm, null or {CORE}", _recurrent.convert, _recurrent.json),
     "algorithm.entropy_reward": either(TRUTH, Kind("centered", one_of("centered").convert, {"enum": ["centered"]})),
     "algorithm.lr": number(0, above=True),
     "algorithm.batch_size": whole(1),
@@ -323,7 +324,7 @@ def converted(key: str, value: Any, kind: Kind) -> Any:
     try:
         return kind.convert(value)
     except (ValueError, OverflowError):
-        choices = kind.wanted.removeprefix("one of ").split(", ")
+        choices = filter(str.isidentifier, kind.wanted.removeprefix("one of ").split(", "))
         near = did_you_mean(value, choices) if isinstance(value, str) else ""
         raise ConfigError(f"{key}: wanted {kind.wanted}, got {shown(value)}{near}") from None
     except ConfigError as error:  # of an entry

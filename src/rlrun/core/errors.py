@@ -184,15 +184,21 @@ def require_at_least(place: str, value: Any, least: float) -> None:
 
 
 def require_number(
-    place: str, value: Any, least: float = -math.inf, most: float = math.inf, *, above: float = -math.inf
+    place: str,
+    value: Any,
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    above: float = -math.inf,
+    below: float = math.inf,
 ) -> None:
     """Refuse what is no finite number, and a number that is out of range.
 
     Raises:
         ConfigError: naming the range.
     """
-    if not (is_number(value) and math.isfinite(value) and least <= value <= most and value > above):
-        parts = {"from": least, "above": above, "to": most}
+    if not (is_number(value) and math.isfinite(value) and least <= value <= most and above < value < below):
+        parts = {"from": least, "above": above, "to": most, "to below": below}
         span = "".join(f" {word} {bound:g}" for word, bound in parts.items() if math.isfinite(bound))
         raise ConfigError(f"{place}: wanted a number{span}, got {shown(value)}")
 

@@ -155,7 +155,8 @@ def _require_keys(run: Path, search: Mapping[str, Any]) -> None:
         if known is None:
             raise RequestError(f"{key}: {run.name} does not search")
         if name not in known:
-            raise RequestError(f"{key}: no such key{did_you_mean(name, map(str, known), SEARCH)}")
+            near = did_you_mean(name, map(str, known), SEARCH) or f"; there are {', '.join(map(str, known))}"
+            raise RequestError(f"{key}: no such key{near}")
 
 
 def _of_environments(overrides: Sequence[str], subject: str) -> list[Override]:

@@ -19,14 +19,16 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from threadpoolctl import ThreadpoolController
 
-from rlrun.collect import Collector
+from rlrun.collect import Collector, SecondTable
+from rlrun.collect.collector import Budgeted
 from rlrun.config.build import Builder, explain, find_target
-from rlrun.config.interpolation import dotted, leaves, plain
+from rlrun.config.interpolation import dotted, leaves, plain, split
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError
 from rlrun.core.typing import Stateful
 from rlrun.env.descriptions import RecordedSpaces
-from rlrun.memory import DatasetLoader, JointLoader, PhasicLoader, ReplayLoader, RolloutLoader, Table
+from rlrun.memory import DatasetLoader, Intrinsic, JointLoader, PhasicLoader, ReplayLoader, RolloutLoader, Table
+from rlrun.memory.loaders import tables_of
 from rlrun.runs.manifest import gpu
 from rlrun.training.trainer import Trainer
 
@@ -90,6 +92,44 @@ def require_shareable(trainer: Trainer, built: Mapping[str, Any]) -> None:
     for path, part in built.items():
         if reason := getattr(part, "one_rank", ""):
             raise ConfigError(f"{count} ranks: {path} ({type(part).__name__}) wants one rank: {reason}")
+
+
+def require_paid(trainer: Trainer, built: Mapping[str, Any]) -> None:
+    """Refuse bonuses that nobody is paid: neither a hook nor another adaptor reads rewards.
+
+    Raises:
+        ConfigError: naming the adaptor.
+    """
+    others = [part for part in built.values() if not isinstance(part, Intrinsic)]
+    asked = {name for steps in trainer.plan.steps.values() for step in steps for name in step.asks}
+    read = asked.union(*(getattr(part, "requires", ()) for part in others))
+    for path, part in built.items():
+        if isinstance(part, Intrinsic) and "reward" not in read:
+            names = ", ".join(part.bonuses)
+            raise ConfigError(f"{path}: nothing here learns from rewards, so leave bonuses out ({names})")
+
+
+def require_rows(builder: Builder, trainer: Trainer, name: str) -> None:
+    """Refuse a stored memory, imported by a callback, that gives no batches: nobody else adds rows to its table.
+
+    Raises:
+        ConfigError: naming its source, or the length of windows that no episode has.
+    """
+    table: Any = trainer.callbacks[name].table  # type: ignore[attr-defined]
+    writers = [part for part in builder.built.values() if isinstance(part, Budgeted | SecondTable)]
+    served = any(table is known for known in tables_of(trainer.loader))
+    if not served or any(getattr(part, "table", None) is table for part in writers):
+        return
+    source = builder.key(("callbacks", name), "path")
+    longest = int(table.index.windows(1).max())
+    if not longest:
+        raise ConfigError(
+            f"{source}: there are no rows to learn from; a file of memory.export or minari:DATASET has some"
+        )
+    for path, part in builder.built.items():
+        if isinstance(part, ReplayLoader) and part.table is table and not table.windows(part.length):
+            key = builder.key(split(path), "length")
+            raise ConfigError(f"{key}: wanted at most {longest}, the steps of the longest episode, got {part.length}")
 
 
 _locks = [threading.Lock()]  # the last one counts; a forked process lacks the thread that may hold it

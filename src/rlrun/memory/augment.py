@@ -140,7 +140,7 @@ class RandomShift(Augmentation):
 
     def __init__(self, spaces: Spaces, *, pixels: int = 4, **options: Any) -> None:
         super().__init__(spaces, **options)
-        require_at_least("memory.adaptors: RandomShift.pixels", pixels, 0)
+        require_at_least("pixels", pixels, 0)
         self.pixels = pixels
 
     def change(self, images: Tensor, count: int) -> Tensor:
@@ -348,7 +348,7 @@ class Later(Views):
     provides = ("origin", "later", "later_action", "later_valid")
 
     def __init__(self, spaces: Spaces, *, steps: int = 5, **options: Any) -> None:
-        require_at_least("memory.adaptors: Later.steps", steps, 1)
+        require_at_least("steps", steps, 1)
         super().__init__(spaces, **options)
         self.steps = steps
         self.requires = (*self.requires, "action")

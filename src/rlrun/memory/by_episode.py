@@ -29,7 +29,7 @@ class CountedSampling(Seeded):
     index: EpisodeIndex
 
     def __init__(self, *, alpha: float = 0.5, seed: int = 0) -> None:
-        require_at_least(f"memory: {type(self).__name__}.alpha", alpha, 0)
+        require_at_least("alpha", alpha, 0)
         super().__init__(seed=seed)
         self.alpha = alpha
         self.visits = np.zeros(0, np.int64)  # sampled windows, by number of the episode

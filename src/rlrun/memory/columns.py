@@ -62,11 +62,11 @@ OWN = ("observation", "action", "reward", "terminated", "truncated", "next_obser
 
 def require_frames(spaces: Spaces | None, frame_stack: int) -> None:
     """Refuse to stack observations that are no arrays of frames, with a ConfigError."""
-    require_at_least("memory.frame_stack", frame_stack, 1)
+    require_at_least("frame_stack", frame_stack, 1)
     for path, leaf in leaves(spaces.observation) if frame_stack > 1 and spaces is not None else ():
         if len(leaf.shape) < 2:
             name = f"observation.{path}" if path else "observation"
-            raise ConfigError(f"memory.frame_stack: {name} {list(leaf.shape)} is no stack of frames; leave it at 1")
+            raise ConfigError(f"frame_stack: {name} {list(leaf.shape)} is no stack of frames; leave it at 1")
 
 
 def default_length(columns: Iterable[Column], frame_stack: int = 1) -> int:

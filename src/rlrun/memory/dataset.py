@@ -72,11 +72,11 @@ class DatasetLoader:
         data_group: str = "default",
         device: str = "cpu",
     ) -> None:
-        require_at_least("loader.batch", batch, 1)
+        require_at_least("batch", batch, 1)
         if epochs is not None:
-            require_at_least("loader.epochs", epochs, 1)
+            require_at_least("epochs", epochs, 1)
         if not 0.0 <= hold_out < 1.0 or (held_out and not hold_out):
-            raise ConfigError(f"loader.hold_out: wanted a share from 0 to 1, above 0 if held_out, got {hold_out}")
+            raise ConfigError(f"hold_out: wanted a share from 0 to 1, above 0 if held_out, got {hold_out}")
         self.source = source_of(dataset, columns)
         self.batch, self.epochs = batch, epochs
         self.shuffle = shuffle

@@ -61,7 +61,7 @@ class Hindsight(Seeded):
     ) -> None:
         if not 0.0 <= share <= 1.0:
             raise ConfigError(f"Hindsight.share must lie from 0 to 1, not {share}")
-        require_one_of("Hindsight.strategy", strategy, get_args(Strategy))
+        require_one_of("strategy", strategy, get_args(Strategy))
         if spaces is not None:
             known = dict(leaves(spaces.observation))
             shapes = {known[path].shape if path in known else None for path in (goal, achieved)}

@@ -95,7 +95,7 @@ class JointLoader:
         self.parts = {part: loaders[part].get("loader") if part in self._rates else loaders[part] for part in loaders}
         self.nested = nested
         if not self.parts:
-            raise ConfigError("loader: a JointLoader needs loaders by name")
+            raise ConfigError("a JointLoader needs loaders by name")
         self._groups: dict[str, dict[str, str]] = {}  # part -> its group -> the group here
         self._names: dict[str, tuple[str, ...]] = {}
         self._given: dict[str, Groups] = {}  # of the next batch: what loaders that had their turn gave
@@ -105,15 +105,15 @@ class JointLoader:
         owners: dict[str, str] = {}
         for part, loader in self.parts.items():
             if not hasattr(loader, "names"):
-                raise ConfigError(f"loader.{part}: wanted a loader, got {loader!r}")
+                raise ConfigError(f"{part}: wanted a loader, got {loader!r}")
             names = loader.names()
             if nested is not None and len(names) > 1:
-                raise ConfigError(f"loader.{part}: one data group can be nested, not several: {', '.join(names)}")
+                raise ConfigError(f"{part}: one data group can be nested, not several: {', '.join(names)}")
             own = {group: part if group == "default" or nested is not None else group for group in names}
             self._groups[part] = own
             for group, here in own.items():
                 if here in owners:
-                    raise ConfigError(f"loader.{part} and loader.{owners[here]} both give the data group '{here}'")
+                    raise ConfigError(f"{part}: it gives the data group '{here}', as {owners[here]} does")
                 owners[here] = part
                 self._names[here] = tuple(names[group])
         self.collector = self._check_rates()
@@ -124,21 +124,21 @@ class JointLoader:
         collector = next(filter(None, (getattr(loader, "collector", None) for loader in loaders)), None)
         for part, rate in self._rates.items():
             if self.nested is not None:
-                raise ConfigError(f"loader.{part}: parts of the one data group '{self.nested}' have no rates")
+                raise ConfigError(f"{part}: parts of the one data group '{self.nested}' have no rates")
             if rate.every_steps is not None and collector is None:
-                raise ConfigError(f"loader.{part}.every_steps: no loader here collects; every=N counts rounds")
+                raise ConfigError(f"{part}.every_steps: no loader here collects; every=N counts rounds")
             if rate.warm_up and collector is None:
-                raise ConfigError(f"loader.{part}.warm_up: no loader here collects; 0 is without")
+                raise ConfigError(f"{part}.warm_up: no loader here collects; 0 is without")
             if rate.epochs is not None and not isinstance(self.parts[part], DatasetLoader):
                 kind = type(self.parts[part]).__name__
-                raise ConfigError(f"loader.{part}.epochs: a {kind} has no epochs; a DatasetLoader has")
+                raise ConfigError(f"{part}.epochs: a {kind} has no epochs; a DatasetLoader has")
         filled = getattr(collector, "table", None)
         for part, loader in zip(self.parts, loaders, strict=True):
             batches = part not in self._rates or self._rates[part].epochs is None
             if batches and isinstance(loader, DatasetLoader) and filled is not None and filled in loader.tables:
-                raise ConfigError(f"loader.{part}: its table grows between rounds; give epochs, which end within one")
+                raise ConfigError(f"{part}: its table grows between rounds; give epochs, which end within one")
         if all(part in self._rates and self._rates[part].skips_rounds for part in self.parts):
-            raise ConfigError("loader: one part must give batches in every round; it has neither every nor every_steps")
+            raise ConfigError("one part must give batches in every round; it has neither every nor every_steps")
         return collector
 
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -233,12 +233,17 @@ def batches(loader: Any, groups: Mapping[str, Any]) -> Any:
     groups: loaders or `{loader, every, every_steps, times, epochs, min_batches, warm_up}` by name, as of `JointLoader`.
     """
     added = {name: group for name, group in groups.items() if group is not None}
-    return JointLoader(default=loader, **added) if added else loader
+    try:
+        return JointLoader(default=loader, **added) if added else loader
+    except ConfigError as error:
+        if str(error).startswith(tuple(f"{name}{mark}" for name in added for mark in ".:")):
+            error.args = (f"groups.{error}",)
+        raise
 
 
 def _rate(part: str, entry: Mapping[str, Any]) -> Rate:
     """Return the rate of a part `{loader, …}` of a JointLoader."""
-    place = f"loader.{part}"
+    place = part
     _require_known(place, entry, ("loader", "every", "every_steps", "times", "epochs", "min_batches", "warm_up"))
     for exclusive in (("every", "every_steps"), ("times", "epochs")):
         if all(entry.get(name) is not None for name in exclusive):
@@ -425,18 +430,18 @@ class Mix:
 
 
 def _part(name: str, entry: Mapping[str, Any]) -> _Part:
-    _require_known(f"loader.parts.{name}", entry, ("table", "share", "every"))
+    _require_known(f"parts.{name}", entry, ("table", "share", "every"))
     table = entry.get("table")
     if table is not None and not hasattr(table, "sample"):
-        raise ConfigError(f"loader.parts.{name}.table: wanted a table that is sampled, got a {type(table).__name__}")
+        raise ConfigError(f"parts.{name}.table: wanted a table that is sampled, got a {type(table).__name__}")
     if table is None or "share" not in entry:
-        raise ConfigError(f"loader.parts.{name}: wanted a table and its share, given {', '.join(entry) or 'nothing'}")
+        raise ConfigError(f"parts.{name}: wanted a table and its share, given {', '.join(entry) or 'nothing'}")
     if entry["table"].sampler.by_burst:
-        raise ConfigError(f"loader.parts.{name}: a Mix draws samples singly; it wants memory.sampler.feedback=update")
+        raise ConfigError(f"parts.{name}: a Mix draws samples singly; it wants memory.sampler.feedback=update")
     every = entry.get("every", 1)
-    require_at_least(f"loader.parts.{name}.every", every, 1)
+    require_at_least(f"parts.{name}.every", every, 1)
     share = entry["share"]
-    share = share if share is None or callable(share) else positive(f"loader.parts.{name}.share", share)
+    share = share if share is None or callable(share) else positive(f"parts.{name}.share", share)
     return _Part(name, entry["table"], share, every)
 
 

@@ -77,12 +77,12 @@ class ReplayLoader:
         data_group: str = "default",
     ) -> None:
         if not hasattr(table, "sample"):
-            raise ConfigError(f"loader.table: wanted a table or a rlrun.memory.Mix, got a {type(table).__name__}")
-        require_at_least("loader.batch", batch, 1)
-        require_at_least("loader.length", length, 1)
-        require_at_least("loader.warm_up", warm_up, 0)
-        require_at_least("loader.offline", offline, 0)
-        require_at_least("loader.collect_steps", collect_steps, 1)
+            raise ConfigError(f"table: wanted a table or a rlrun.memory.Mix, got a {type(table).__name__}")
+        require_at_least("batch", batch, 1)
+        require_at_least("length", length, 1)
+        require_at_least("warm_up", warm_up, 0)
+        require_at_least("offline", offline, 0)
+        require_at_least("collect_steps", collect_steps, 1)
         self.table = table
         self.collector = collector
         self.batch = batch
@@ -95,14 +95,12 @@ class ReplayLoader:
         self.ahead: Any = collector if steps_per_update == 0 and hasattr(collector, "take") else None
         if self.ahead is not None:
             if collect_steps > 1:
-                raise ConfigError(
-                    "loader.collect_steps must be 1 with steps_per_update=0, when updates wait for no step"
-                )
+                raise ConfigError("collect_steps must be 1 with steps_per_update=0, when updates wait for no step")
             self.rate = Fraction(1)
         elif steps_per_update is not None:
-            self.rate = 1 / positive("loader.steps_per_update", steps_per_update)
+            self.rate = 1 / positive("steps_per_update", steps_per_update)
         else:
-            self.rate = positive("loader.updates_per_step", updates_per_step)
+            self.rate = positive("updates_per_step", updates_per_step)
         self.updates = 0  # since the warm-up; before the first environment step, since the beginning
         self.start: int | None = None  # environment steps at the end of the warm-up
         # of a warm-up, or of filling the table anew, that is under way: environment steps at its beginning and its end
@@ -244,7 +242,7 @@ class CollectLoader:
     def __init__(
         self, *, collector: Steps | None = None, every: int = 1, warm_up: int = 0, data_group: str = "default"
     ) -> None:
-        require_at_least("loader.every", every, 1)
+        require_at_least("every", every, 1)
         self.collector = collector
         self.every = every
         self.warm_up = warm_up
@@ -300,11 +298,9 @@ def chosen(columns: Sequence[str] | None, names: Sequence[str]) -> tuple[str, ..
     wanted = tuple(names) if columns is None else tuple(columns)
     for name in wanted:
         if name not in names:
-            raise ConfigError(
-                f"loader.columns: there is no '{name}'; there are {', '.join(names)}{did_you_mean(name, names)}"
-            )
+            raise ConfigError(f"columns: there is no '{name}'; there are {', '.join(names)}{did_you_mean(name, names)}")
         if wanted.count(name) > 1:
-            raise ConfigError(f"loader.columns: '{name}' is given twice")
+            raise ConfigError(f"columns: '{name}' is given twice")
     return wanted
 
 

@@ -68,12 +68,12 @@ class Prioritized(Seeded, Sampler):
         self.alpha, self.beta = as_schedule(alpha), as_schedule(beta)
         for name, power, most in (("alpha", self.alpha, 4), ("beta", self.beta, 1)):
             if wrong := [value for pick in (0, HORIZON) if not 0 <= (value := power(pick)) <= most]:
-                raise ConfigError(f"memory.sampler: Prioritized.{name} must be between 0 and {most}, not {wrong[0]}")
+                raise ConfigError(f"{name} must be between 0 and {most}, not {wrong[0]}")
         if not 0 < epsilon < 1:
-            raise ConfigError(f"memory.sampler: Prioritized.epsilon must be above 0 and below 1, not {epsilon}")
+            raise ConfigError(f"epsilon must be above 0 and below 1, not {epsilon}")
         if mix is not None and not 0 <= mix <= 1:
-            raise ConfigError(f"memory.sampler: Prioritized.mix must be between 0 and 1, or null, not {mix}")
-        require_one_of("memory.sampler: Prioritized.feedback", feedback, ("update", "burst"))
+            raise ConfigError(f"mix must be between 0 and 1, or null, not {mix}")
+        require_one_of("feedback", feedback, ("update", "burst"))
         super().__init__(seed)
         self.by_burst = feedback == "burst"
         self.normalize_weights = normalize_weights

@@ -31,8 +31,8 @@ class Recent(Seeded, Sampler):
 
     def __init__(self, sampler: Sampler, *, share: float, newest: int, seed: int = 0) -> None:
         if not 0 < share <= 1:
-            raise ConfigError(f"memory.sampler: Recent.share must be above 0 and at most 1, not {share}")
-        require_at_least("memory.sampler: Recent.newest", newest, 1)
+            raise ConfigError(f"share must be above 0 and at most 1, not {share}")
+        require_at_least("newest", newest, 1)
         if sampler.by_burst:
             raise ConfigError("memory.sampler: Recent draws samples singly; it wants feedback=update")
         self.sampler = sampler

@@ -55,8 +55,7 @@ class Recorder:
                 self.index = PoolIndex(size=length + num_envs, **options)
         except MemoryError:
             raise ConfigError(
-                f"memory.length: {length:,} transitions are too many for this machine; their index is always in main "
-                "memory"
+                f"length: {length:,} transitions are too many for this machine; their index is always in main memory"
             ) from None
         few = [column for column in stored if column.every > 1 and ejector.by_row]  # rows of a pool are at any slots
         sparse = {column.name: Sparse(column, self.index, directory) for column in few}

@@ -67,7 +67,7 @@ class RolloutLoader(Seeded):
     ) -> None:
         if not isinstance(table, Rollout):
             raise ConfigError(
-                f"loader.table: wanted a rlrun.memory.Rollout, got a {type(table).__name__}; "
+                f"table: wanted a rlrun.memory.Rollout, got a {type(table).__name__}; "
                 "this algorithm learns from rollouts, so it takes memory=rollout alone"
             )
         self.adaptors = table.adaptors = arrange(adaptors, rewards=table.rewards, on_policy=True)
@@ -76,9 +76,9 @@ class RolloutLoader(Seeded):
         self.stateful = "state" in table.names()
         windows, length = ("unroll", unroll) if self.stateful and unroll is not None else ("length", length)
         for name, value in {"horizon": horizon, "minibatch": minibatch, "epochs": epochs, windows: length}.items():
-            require_at_least(f"loader.{name}", value, 1)
+            require_at_least(name, value, 1)
         if horizon % length:
-            raise ConfigError(f"loader.{windows}: {length} does not divide loader.horizon {horizon}")
+            raise ConfigError(f"{windows}: {length} does not divide the horizon of {horizon}")
         self.table = table
         self.collector = collector
         self.horizon = horizon
@@ -309,9 +309,9 @@ class PhasicLoader(RolloutLoader):
         **rollouts: Any,
     ) -> None:
         super().__init__(**rollouts)
-        require_at_least("loader.interval", interval, 0)
-        require_at_least("loader.phase_epochs", phase_epochs, 1)
-        require_at_least("loader.phase_minibatch", phase_minibatch, 1)
+        require_at_least("interval", interval, 0)
+        require_at_least("phase_epochs", phase_epochs, 1)
+        require_at_least("phase_minibatch", phase_minibatch, 1)
         self.interval = interval
         self.phase = self._epochs(phase_minibatch, phase_epochs)
         self._phase_columns = self._with_state(chosen(phase_columns, self._columns), self._columns)

@@ -241,7 +241,7 @@ class Uniform(Seeded, Sampler):
     renewed = ("generator", "stock")
 
     def __init__(self, *, seed: int = 0, weighting: Literal["windows", "episodes"] = "windows") -> None:
-        require_one_of("memory.sampler: Uniform.weighting", weighting, WEIGHTINGS)
+        require_one_of("weighting", weighting, WEIGHTINGS)
         super().__init__(seed)
         self.weighting = weighting
         self._before = self.generator.bit_generator.state  # from which the stock was drawn

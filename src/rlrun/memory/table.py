@@ -90,16 +90,16 @@ class Table(Recorder):
         if length is None:
             length = default_length(every, frame_stack) // ranks
         if num_envs < 1 or length < num_envs:
-            raise ConfigError(f"memory.length must be at least 1 for each of {num_envs} envs, not {length}")
+            raise ConfigError(f"length must be at least 1 for each of {num_envs} envs, not {length}")
         if not 1 <= min_length <= length // num_envs:
-            share = f"the {length // num_envs} transitions that memory.length leaves an environment"
-            raise ConfigError(f"memory.min_length must be from 1 to {share}, not {min_length}")
+            share = f"the {length // num_envs} transitions that `length` leaves an environment"
+            raise ConfigError(f"min_length must be from 1 to {share}, not {min_length}")
         for name, part, kind in (("sampler", sampler, Sampler), ("ejector", ejector, Ejector)):
             if part is not None and not isinstance(part, kind):
                 wanted = f"rlrun.memory.{kind.__name__}"
-                raise ConfigError(f"memory.{name} wants a {wanted} (inherit from it), not a {type(part).__name__}")
-        require_one_of("memory.short", short, ("skip", "pad"))
-        require_one_of("memory.storage", storage, ("ram", "disk"))
+                raise ConfigError(f"{name}: wanted a {wanted} (inherit from it), not a {type(part).__name__}")
+        require_one_of("short", short, ("skip", "pad"))
+        require_one_of("storage", storage, ("ram", "disk"))
         self.length = length
         super().__init__(
             every,

@@ -1,6 +1,7 @@
 """What follows each row up to the end of its episode: what networks that plan learn from."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,14 +70,13 @@ class Trajectory(Seeded):
         policy: str | None = "search_policy",
         actions: int = 1,
     ) -> None:
-        require_whole("algorithm.unroll", steps, 1)
+        require_whole("steps", steps, 1)
         super().__init__(np.random.SeedSequence(seed, spawn_key=tuple(b"Trajectory")))
         self.random_beyond = random_beyond
         lengths = [*td_steps] if isinstance(td_steps, Sequence) else [td_steps]
-        if lengths[0] != -1 and not (isinstance(lengths[0], int) and lengths[0] >= 1):
-            raise ConfigError(f"algorithm.td_steps: wanted a whole number from 1, or -1, got {shown(lengths[0])}")
-        for length in lengths[1:]:
-            require_whole("algorithm.reanalyze.td_steps", length, 1)
+        require_return("td_steps.0" if isinstance(td_steps, Sequence) else "td_steps", lengths[0])
+        for place, length in enumerate(lengths[1:], 1):
+            require_whole(f"td_steps.{place}", length, 1)
         self.steps, self.value, self.policy = steps, value, policy
         self.of_searches = policy is not None
         self.compared, self.fresh, self.searched = map(bool, (compared, fresh, searched))
@@ -136,3 +136,9 @@ class Trajectory(Seeded):
             places += range(self.first, self.first + self.steps + 1)
         places += range(at.shape[-1]) if self.searched else ()
         return np.concatenate([at[..., places], np.take_along_axis(at, end, -1)], -1)
+
+
+def require_return(name: str, steps: Any) -> None:
+    """Refuse a length of returns that is no whole number from 1, nor -1 for a whole episode, with a ConfigError."""
+    if steps != -1 and not (isinstance(steps, int) and steps >= 1):
+        raise ConfigError(f"{name}: wanted a whole number from 1, or -1, got {shown(steps)}")

@@ -187,7 +187,7 @@ class NStep:
     removes = ()
 
     def __init__(self, *, steps: int, discount: float | Sequence[float]) -> None:
-        require_at_least("memory.adaptors: NStep.steps", steps, 1)
+        require_at_least("steps", steps, 1)
         self.steps = steps
         rewards = (1,) * np.ndim(discount)
         self.powers = np.power(discount, np.arange(steps + 1).reshape(-1, *rewards)).astype(np.float32)  # [n + 1, …]
@@ -260,7 +260,7 @@ class Normalize(PerStep):
         self, column: str, normalizer: Normalizer, *, update: Update = "replay", limit: int | None = None
     ) -> None:
         super().__init__(column)
-        require_one_of(f"memory.adaptors: {type(self).__name__}.update", update, UPDATES)
+        require_one_of("update", update, UPDATES)
         self.requires = tuple(f"{column}.{path}" if path else column for path in normalizer.leaves)
         self.normalizer = normalizer
         self.update = update

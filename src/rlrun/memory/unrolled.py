@@ -34,7 +34,7 @@ class Unrolled:
     removes = replaces = ()
 
     def __init__(self, *, steps: int, fields: Mapping[str, str]) -> None:
-        require_at_least("memory.adaptors: Unrolled.steps", steps, 0)
+        require_at_least("steps", steps, 0)
         self.steps, self.fields = steps, dict(fields)
         self.led = any(field.partition(".")[0] != "observation" for field in self.fields.values())
         self.requires = tuple(dict.fromkeys(("observation", "action", *self.fields.values())))

@@ -27,7 +27,7 @@ class Next:
     least = 1  # steps
 
     def __init__(self, column: str, *, steps: int = 1) -> None:
-        require_at_least(f"memory.columns: {type(self).__name__}.steps", steps, self.least)
+        require_at_least("steps", steps, self.least)
         self.column = column
         self.steps = steps
         self.requires = (column,)
@@ -72,7 +72,7 @@ class NextN:
     """
 
     def __init__(self, column: str, *, n: int) -> None:
-        require_at_least("memory.columns: NextN.n", n, 1)
+        require_at_least("n", n, 1)
         self.column = column
         self.n = n
         self.requires = (column,)

@@ -99,7 +99,7 @@ class WholeReplayLoader(ReplayLoader):
 
     def __init__(self, *, epochs: int = 1, fresh: bool = True, **options: Any) -> None:
         super().__init__(**options)
-        require_at_least("loader.epochs", epochs, 1)
+        require_at_least("epochs", epochs, 1)
         self.sampler = getattr(self.table, "sampler", None)
         if not isinstance(self.sampler, Shuffled):
             kind = type(self.table if self.sampler is None else self.sampler).__name__
@@ -107,7 +107,7 @@ class WholeReplayLoader(ReplayLoader):
         if self.ahead is not None:
             raise ConfigError("loader.steps_per_update=0: updates wait for no step, and rounds begin after some steps")
         if fresh and self.collector is None:
-            raise ConfigError("loader.fresh: nothing is collected, so no row is new; fresh=false")
+            raise ConfigError("fresh: nothing is collected, so no row is new; fresh=false")
         if fresh and self.sampler.index.min_length > 1:
             raise ConfigError("memory.min_length: rows that wait for it are not new in a round; 1, or fresh=false")
         self.epochs, self.fresh = epochs, fresh

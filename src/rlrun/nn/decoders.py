@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlrun.core.errors import ConfigError, require_at_least
+from rlrun.core.errors import ConfigError, SpaceError, require_at_least
 from rlrun.core.images import Picture, guessed_rows
 from rlrun.core.spaces import Box, Space, describe
 from rlrun.nn.convolutions import ResidualBlock
-from rlrun.nn.encoders import Recipe, from_recipe
+from rlrun.nn.encoders import Recipe, from_recipe, wants
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, outputs_of
 
 Shape = Sequence[int]  # of an image: channels, height, width
@@ -27,6 +27,7 @@ class Decoder(nn.Module):
 
     Raises:
         ConfigError: the module makes another number of outputs.
+        SpaceError: it needs the shape of an image, and the observation is none.
     """
 
     def __init__(
@@ -46,6 +47,9 @@ class Decoder(nn.Module):
             self.layers: nn.Module = MLP(latent, space.size, hidden=hidden, activation=activation, init=init)
             return
         shape = () if self.picture is None else (self.picture.channels, *self.picture.sides)
+        if not shape and wants(network, "shape"):
+            name = getattr(getattr(network, "func", network), "__name__", "module")
+            raise SpaceError(f"network: a {name} makes images, and {describe(space)} is none; null = dense layers")
         self.layers = from_recipe(network, inputs=latent, outputs=space.size, shape=shape)
         outputs = outputs_of(self.layers, torch.zeros(2, latent), place="decoder")
         if outputs != space.size:

@@ -168,6 +168,12 @@ def from_recipe(recipe: Recipe, **offered: Any) -> nn.Module:
     return recipe(**{name: value for name, value in offered.items() if name in taken and name not in settled})
 
 
+def wants(recipe: Recipe, name: str) -> bool:
+    """Return whether a recipe has a parameter of a name without a default."""
+    parameter = inspect.signature(recipe).parameters.get(name)
+    return parameter is not None and parameter.default is parameter.empty
+
+
 class Encoded(nn.Module):
     """A network that reads observations through its `encoder`."""
 

@@ -42,7 +42,7 @@ class ExternalMemory(nn.Module):
         row: numbers of a slot: `width`, or twice as many with retroactive writes.
 
     Raises:
-        ConfigError: there is no slot or width, or a factor is not within [0, 1].
+        ConfigError: there is no slot or width, or `decay` is not within [0, 1], or `retroactive` not within [0, 1).
     """
 
     def __init__(self, slots: int, width: int, *, decay: float | None = None, retroactive: float | None = None) -> None:
@@ -53,7 +53,7 @@ class ExternalMemory(nn.Module):
         self.decay = 1.0 - 1.0 / slots if decay is None else decay
         require_number("decay", self.decay, 0.0, 1.0)
         if retroactive is not None:
-            require_number("retroactive", retroactive, 0.0, 1.0)
+            require_number("retroactive", retroactive, 0.0, below=1.0)
         self.retroactive = retroactive
         self.row = width if retroactive is None else 2 * width
 

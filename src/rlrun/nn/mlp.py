@@ -236,7 +236,7 @@ def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
     """
     if not isinstance(module, nn.Module):
         example = "{_target_: torch.nn.LazyLinear, out_features: 32}"
-        raise ConfigError(f"wanted a module of torch, such as {example}, got {module!r}")
+        raise ConfigError(f"{place}: wanted a module of torch, such as {example}, got {module!r}")
     name = type(getattr(module, "module", module)).__name__
     try:
         with probing(module):

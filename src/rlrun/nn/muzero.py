@@ -93,8 +93,8 @@ class MuZeroNetwork(nn.Module):
         encoder: nn.Module | Recipe | None = None,
     ) -> None:
         super().__init__()
-        require_whole("algorithm.latent", latent, 1)
-        require_number("algorithm.entropy.weight", entropy_weight, 0)
+        require_whole("latent", latent, 1)
+        require_number("entropy_weight", entropy_weight, 0)
         require_number("end_bias", end_bias)
         require_bounded(spaces.action, type(self).__name__)
         normal: dict[str, Any] = {"spread": spread, "log_std": log_std, "distribution": distribution}
@@ -127,7 +127,7 @@ class MuZeroNetwork(nn.Module):
         self.predictor: nn.Module | None = None
         if projection is not None:
             if not callable(projection):
-                require_whole("algorithm.projection", projection, 1)
+                require_whole("projection", projection, 1)
                 self.projection = MLP(latent, projection, hidden=[projection], **layers)
             else:
                 self.projection = from_recipe(projection, inputs=latent)
@@ -208,7 +208,7 @@ def _layers(
         ConfigError: the module gives another number of outputs.
     """
     if not callable(spec):
-        require_widths(f"algorithm.{name}", spec)
+        require_widths(name, spec)
         return MLP(inputs, outputs, hidden=spec, **options)
     module = from_recipe(spec, inputs=inputs, outputs=outputs, widths=widths)
     if (made := outputs_of(module, torch.zeros(2, inputs), place=name)) != outputs:

@@ -56,19 +56,19 @@ class MuZeroMaps(MuZeroNetwork):
         layer_norm: bool = False,
         **options: Any,
     ) -> None:
-        require_whole("algorithm.latent", latent, 1)
-        require_whole("networks.muzero.planes", planes, 1)
+        require_whole("latent", latent, 1)
+        require_whole("planes", planes, 1)
         if side is not None:
-            require_whole("networks.muzero.side", side, 1)
-        require_widths("algorithm.hidden", hidden)
+            require_whole("side", side, 1)
+        require_widths("hidden", hidden)
         space = without_mask(spaces.observation)
         represent = MapRepresentation(space, latent, hidden, side=side, activation=activation)
         shape = (latent, *represent.sides)
         if not callable(dynamics):
-            require_widths("algorithm.dynamics", dynamics)
+            require_widths("dynamics", dynamics)
             dynamics = partial(MapDynamics, shape=shape, blocks=dynamics, activation=activation)
         if not callable(prediction):
-            require_widths("algorithm.prediction", prediction)
+            require_widths("prediction", prediction)
             dense: dict[str, Any] = {"hidden": prediction, "activation": activation, "layer_norm": layer_norm}
             prediction = partial(MapPrediction, shape=shape, planes=planes, **dense)
         own: dict[str, Any] = {"representation": represent, "dynamics": dynamics, "prediction": prediction}

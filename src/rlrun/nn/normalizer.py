@@ -188,8 +188,8 @@ class Normalizer(nn.Module):
     ) -> None:
         super().__init__()
         if mode is not None:
-            require_one_of("Normalizer.mode", mode, MODES)
-        require_one_of("Normalizer.form", form, FORMS)
+            require_one_of("mode", mode, MODES)
+        require_one_of("form", form, FORMS)
         if not (speed > 0 and 0 < rate <= 1 and window >= 1 and (clip is None or clip > 0)):
             raise ConfigError(
                 f"Normalizer: wanted speed > 0, 0 < rate <= 1, window >= 1 and clip > 0, "

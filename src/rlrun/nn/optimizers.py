@@ -18,11 +18,16 @@ MOMENTS = frozenset(("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_
 
 
 def require_recipe(optimizer: Any) -> None:
-    """Raise ConfigError for anything that is not a recipe of an optimizer."""
+    """Raise ConfigError for anything that is not a recipe of an optimizer, and for one whose rate is a schedule."""
     if not callable(optimizer):
         raise ConfigError(
             f"optimizer: wanted {{_target_: torch.optim.Adam, lr: 1.0e-3, _partial_: true}}, got {optimizer!r}; "
             "optimizer=NAME (rlrun list) chooses that of every loss"
+        )
+    if callable(rate := getattr(optimizer, "keywords", {}).get("lr")):
+        raise ConfigError(
+            f"optimizer.lr: wanted a number, got a {type(rate).__name__}; +with=anneal lowers it to 0, and "
+            "+callbacks.NAME.schedule={_target_: …} changes that of one loss"
         )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from rlrun.core.errors import ConfigError, RequestError, require_at_least, require_one_of
+from rlrun.core.errors import ConfigError, RequestError, require_one_of
 from rlrun.core.spaces import Space, leaves, leaves_of, map_tree, tree_of, without_mask
 from rlrun.core.typing import Tree
 from rlrun.nn.mlp import require_widths, zeros
@@ -187,7 +187,8 @@ class Stack(nn.Module):
     def __init__(self, inputs: int, sizes: Sequence[int], *, kind: Plain = "lstm") -> None:
         super().__init__()
         require_widths("lstm_size", sizes)
-        require_at_least("the number of layers", len(sizes), 1)
+        if not sizes:
+            raise ConfigError("lstm_size: wanted the width of one layer at least, got []")
         cores = [*map(partial(Core, kind), (inputs, *sizes), sizes)]
         self.cores: Any = nn.ModuleList(cores)
         self.size, self.sizes = sizes[-1], [core.state_size for core in cores]

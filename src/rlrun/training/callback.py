@@ -87,6 +87,7 @@ class Callback:
     provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
     cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; subclasses with these hooks set it
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
+    config_keys: Mapping[str, str] = {}  # argument of its constructor -> key that holds it, for errors of hooks
 
     def restore_state(self, *names: Any) -> dict[str, Any] | None:
         """Load saved data; other callbacks may not be ready yet."""

@@ -221,9 +221,10 @@ def _set_awaited(plan: Plan, lasting: Iterable[str]) -> None:
             own = getattr(step.callback, "every", 1) if step.event == "backward" else 1
             if name in step.required.values() and own != 1 and all(own % pace for pace in paces.values()):
                 giver, pace = next(iter(paces.items()))
+                key = step.callback.config_keys.get("every", f"callbacks.{step.callback.name}.every")
                 raise WiringError(
-                    f"callbacks.{step.callback.name}.every={own}: it reads '{name}', which callbacks.{giver} returns "
-                    f"in every {pace} updates; wanted a multiple of {pace}, or 1 for whenever that learns"
+                    f"{key}={own}: it reads '{name}', which callbacks.{giver} returns in every {pace} updates; wanted "
+                    f"a multiple of {pace}, or 1 for whenever that learns"
                 )
 
 

@@ -166,6 +166,7 @@ def test_evaluations_may_search_longer(run):
         assert (policy.agent.search.simulations, policy.env.vector.opening) == (9, 2)
     for override, message in (
         ("algorithm.search.simulation=9", r"no such key \(did you mean 'algorithm.search.simulations'\?\)"),
+        ("algorithm.search.sims=9", r"no such key; there are simulations, "),
         ("algorithm.search.simulations=abc", r"algorithm\.search\.simulations: wanted a whole number, got 'abc'"),
         ("algorithm.lr=1", r"and algorithm\.search\.KEY=VALUE of one that searches"),
     ):
@@ -217,7 +218,7 @@ def test_the_policy_alone_is_exported_without_the_position(run):
         (["env=cartpole"], "env.kwargs.rules_state: .* a search by rules wants a game"),
         (["env=minigrid"], "could not be made: .* a search by rules wants a game"),
         (["env=tictactoe", "env.kwargs.rules_state=abc"], "env.kwargs.rules_state: wanted true or false, got 'abc'"),
-        (["env=tictactoe", "env.kwargs.rules_state=false"], "rules: env.kwargs.rules_state: wanted true"),
+        (["env=tictactoe", "env.kwargs.rules_state=false"], "^env.kwargs.rules_state: wanted true"),
         (["env=tictactoe", "evaluation.opponents=null"], "who plays both sides always wins"),
         (["env=tictactoe", "algorithm.search.simulations=0"], "simulations"),
         (["env=tictactoe", "algorithm.temperature=-1"], "algorithm.temperature: wanted a number from 0"),

@@ -250,17 +250,20 @@ def test_a_resume_without_rows_waits_for_new_ones(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("algorithm=bc", "env=cartpole", "dataset=none.zip"), "muzero_memory: collector: .* nothing is collected"),
+        (("algorithm=bc", "env=cartpole", "dataset=none.zip"), "^collector: .* nothing is collected"),
         (
             ("algorithm=dqn", "env.target=rlrun.env.by_id.Crowd", "+with=by_id"),
-            "muzero_memory: collector: wanted a rlrun.collect.Collector, .* a ByIdCollector collects",
+            "^collector: wanted a rlrun.collect.Collector, .* a ByIdCollector collects",
         ),
         (
             ("algorithm=dqn", "env=cartpole", "+with=predictive"),
             r"\+with=predictive and \+with=muzero_representation do not go together",
         ),
         (("algorithm=dqn", "env=cartpole", f"{NAME}.latent=0"), f"{NAME}.latent: wanted a whole number from 1, got 0"),
-        (("algorithm=dqn", "env=cartpole", f"{NAME}.weights.consistency=1"), f"{NAME}.projection: a cosine is that of"),
+        (
+            ("algorithm=dqn", "env=cartpole", f"{NAME}.weights.consistency=1"),
+            f"^{NAME}.consistency: a cosine is that of",
+        ),
         (("algorithm=dqn", "env=cartpole", f"{NAME}.unroll=null"), f"{NAME}.unroll: wanted a whole number, got null"),
         (("algorithm=dqn", "env=cartpole", f"{NAME}.td_steps=-2"), f"{NAME}.td_steps: wanted a whole number from 1"),
         (("algorithm=dqn", "env=cartpole", f"{NAME}.tau=2"), f"{NAME}.tau: wanted a number from 0 to 1, got 2"),
@@ -274,7 +277,10 @@ def test_a_resume_without_rows_waits_for_new_ones(tmp_path):
             ("algorithm=dqn", "env=cartpole", f"{NAME}.weights.value=-1"),
             f"{NAME}.weights.value: wanted a number from 0",
         ),
-        (("algorithm=dqn", "env=cartpole", f"{NAME}.warmup_steps=-1"), "warm_up must be at least 0, not -1"),
+        (
+            ("algorithm=dqn", "env=cartpole", f"{NAME}.warmup_steps=-1"),
+            rf"^{NAME}.warmup_steps must be",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(overrides, message):

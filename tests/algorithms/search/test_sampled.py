@@ -1,5 +1,6 @@
 """Sampled MuZero: searches over candidates in the model, the agent, the memory, the loss and whole runs."""
 
+import re
 from functools import partial
 
 import numpy as np
@@ -184,7 +185,7 @@ def test_a_policy_of_numbers_and_choices_learns_the_log_probability_of_candidate
 def test_an_entropy_of_numbers_may_be_negative():
     loss = MuZeroLoss(network(box(1), entropy_weight=0.1), ADAM, entropy_target=-0.5)
     assert loss.entropy_target == -0.5
-    with pytest.raises(ConfigError, match=r"algorithm\.entropy\.target: wanted a number from 0, got -0\.5"):
+    with pytest.raises(ConfigError, match=r"entropy_target: wanted a number from 0, got -0\.5"):
         MuZeroLoss(network(Discrete(3), entropy_weight=0.1), ADAM, entropy_target=-0.5)
 
 
@@ -306,6 +307,7 @@ def test_a_picture_needs_no_environment_that_can_be_shown(tmp_path):
     play(run, tree=tmp_path / "tree.svg", say=said.append)
     assert "4 visits" not in (text := (tmp_path / "tree.svg").read_text())
     assert "5 visits" in text
+    assert re.search(r">[+-]\d\.\d\d( [+-]?[\d.]+)* +p ", text), "numbers of an action, not that of a candidate"
     assert said[0].endswith("renders no text (ansi) and no window (human)")
     with pytest.raises(RlrunError, match="nowhere"):
         play(run, tree=tmp_path / "nowhere" / "tree.svg")

@@ -81,8 +81,8 @@ class LogProb:
     """
 
     def __init__(self, agent: PolicyAgent, edge: float, uniform: float) -> None:
-        require_number("algorithm.edge", edge, 0.0, 0.5)
-        require_number("algorithm.uniform", uniform, 0.0, 1.0)
+        require_number("edge", edge, 0.0, 0.5)
+        require_number("uniform", uniform, 0.0, 1.0)
         self.policy: Any = agent.policy
         if agent.recurrent or not hasattr(self.policy, "evaluate_actions"):
             raise ConfigError(

@@ -154,7 +154,7 @@ class Discriminator(Inputs):
     ) -> None:
         super().__init__(spaces, **options)
         self.layers = layers or MLP(sum(self.sizes), 1, hidden=hidden, activation=activation, init=init)
-        if (outputs := outputs_of(self.layers, torch.zeros(2, sum(self.sizes)))) != 1:
+        if (outputs := outputs_of(self.layers, torch.zeros(2, sum(self.sizes)), place="layers")) != 1:
             raise ConfigError(f"layers: a discriminator has one score a row, and they make {outputs}")
 
     def forward(self, seen: Tensor) -> Tensor:

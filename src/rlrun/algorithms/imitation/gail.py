@@ -43,7 +43,7 @@ class GAILReward(AdversarialReward):
     """
 
     def __init__(self, network: Inputs, *, form: Form = "positive", weight: float = 1.0) -> None:
-        require_one_of("algorithm.reward", form, get_args(Form))
+        require_one_of("form", form, get_args(Form))
         super().__init__(network, weight=weight)
         self.form: Form = form
 

@@ -67,8 +67,8 @@ class Sides(nn.Module):
         if shapes[0] != shapes[1] or len(shapes[0]) != 2:
             raise ConfigError(f"intrinsic.sides: wanted halves [2, F] of two actions, got {shapes[0]} and {shapes[1]}")
         self.layers = layers or MLP(shapes[0][1], 1, hidden=hidden)
-        if (scores := outputs_of(self.layers, torch.zeros(2, shapes[0][1]))) != 1:
-            raise ConfigError(f"networks.sides.layers: wanted one score of a half, got {scores} numbers")
+        if (scores := outputs_of(self.layers, torch.zeros(2, shapes[0][1]), place="layers")) != 1:
+            raise ConfigError(f"layers: wanted one score of a half, got {scores} numbers")
 
     def forward(self, half: Tensor) -> Tensor:
         score: Tensor = self.layers(half)

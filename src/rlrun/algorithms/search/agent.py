@@ -6,8 +6,7 @@ learn:   the search's policy, and the mean of all returns at the root
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -29,7 +28,6 @@ from rlrun.core.typing import Array, Tree
 from rlrun.nn import ActionCodec
 
 POLICY, VALUE, CANDIDATES = "search_policy", "search_value", "search_candidates"  # columns of the memory
-PLACE = "algorithm.search."  # of the keys
 
 
 class SearchModel(ABC):
@@ -60,6 +58,13 @@ class SearchModel(ABC):
     def text(self, state: Tree, row: int) -> str:
         """Return one of the states [n, …] for a person; "" where they say nothing to one."""
         return ""
+
+    def action(self, state: Tree, row: int, number: int) -> str:
+        """Return an action of one of the states for a person: numbers from -1 to 1, then choices; or its number."""
+        if self.candidates is None:
+            return f"{number}"
+        values, numbers = state["candidates"][row, number], self.candidates.codec.continuous
+        return " ".join(f"{value:+.2f}" if place < numbers else f"{value:.0f}" for place, value in enumerate(values))
 
 
 class SearchAgent(Seeded, PolicyAgent):
@@ -110,10 +115,10 @@ class SearchAgent(Seeded, PolicyAgent):
             )
         self.candidates = model.candidates or Candidates(codec)
         if not callable(temperature) and not (is_number(temperature) and temperature >= 0):
-            raise ConfigError(f"algorithm.temperature: wanted a number from 0, or a schedule, got {shown(temperature)}")
+            raise ConfigError(f"temperature: wanted a number from 0, or a schedule, got {shown(temperature)}")
         if sampler is not None and not callable(sampler):
             some = "{_target_: rlrun.algorithms.search.Draw}"
-            raise ConfigError(f"algorithm.sampler: wanted a sampler, such as {some}, or null, got {shown(sampler)}")
+            raise ConfigError(f"sampler: wanted a sampler, such as {some}, or null, got {shown(sampler)}")
         self.model, self.search, self.temperature = model, search, temperature
         model.preprocess = self.preprocess
         self.counts = callable(temperature)  # moves of the episode
@@ -230,7 +235,6 @@ def search_of(
     considered: int = 16,
     c_visit: float = 50.0,
     c_scale: float = 0.1,
-    place: str = PLACE,
     **options: Any,
 ) -> Search:
     """Return Gumbel MuZero's search, or else MuZero's.
@@ -241,7 +245,6 @@ def search_of(
         unexpanded: of `Puct`; None: 0.5.
         simulations, depth, parallel: of both.
         considered, c_visit, c_scale: of `Gumbel` alone.
-        place: of the keys, for messages.
         options: of `Puct` alone.
 
     Raises:
@@ -250,13 +253,12 @@ def search_of(
     size: dict[str, Any] = {"simulations": simulations, "depth": depth, "parallel": parallel}
     at_root: dict[str, Any] = {"considered": considered, "c_visit": c_visit, "c_scale": c_scale}
     scores: dict[str, Any] = {"unexpanded": 0.5 if unexpanded is None else unexpanded, **options}
-    with keys_named(place):
-        Gumbel(**at_root)  # refuses what is wrong there, though `Puct` reads none of it; presets may set it
-        if not gumbel:
-            return Puct(**size, **scores, noise=0.25 if noise is None else noise)
-        Puct(**scores)
-        _require_unset(scores)
-        return Gumbel(**size, **at_root, noise=1.0 if noise is None else noise)
+    Gumbel(**at_root)  # refuses what is wrong there, though `Puct` reads none of it; presets may set it
+    if not gumbel:
+        return Puct(**size, **scores, noise=0.25 if noise is None else noise)
+    Puct(**scores)
+    _require_unset(scores)
+    return Gumbel(**size, **at_root, noise=1.0 if noise is None else noise)
 
 
 def _require_unset(options: dict[str, Any]) -> None:
@@ -266,18 +268,9 @@ def _require_unset(options: dict[str, Any]) -> None:
         own = [*value] if name == "regularized" else value
         if name != "bounds" and own != defaults[name]:
             raise ConfigError(
-                f"{name}: wanted {shown(defaults[name])} with {PLACE}gumbel=true, which does not read it, "
-                f"got {shown(own)}; {PLACE}gumbel=false does"
+                f"{name}: wanted {shown(defaults[name])} with gumbel=true, which does not read it, got {shown(own)}; "
+                "gumbel=false does"
             )
-
-
-@contextmanager
-def keys_named(place: str) -> Iterator[None]:
-    """Put the place of the keys in front of errors of parts that name their arguments alone."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{place}{error}") from None
 
 
 def _measured(trees: SearchTrees, policy: Array) -> dict[str, float]:

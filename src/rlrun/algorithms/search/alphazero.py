@@ -146,8 +146,8 @@ class AlphaZeroLoss(LossCallback):
         decay: float = 1e-4,
         **options: Any,
     ) -> None:
-        require_at_least("algorithm.value_weight", value_weight, 0)
-        require_at_least("algorithm.weight_decay", decay, 0)
+        require_at_least("value_weight", value_weight, 0)
+        require_at_least("decay", decay, 0)
         super().__init__(network, optimizer, **options)
         self.judge: Judging = network
         self.value_weight, self.decay = value_weight, decay

@@ -48,20 +48,20 @@ class Candidates:
     def __init__(
         self, codec: ActionCodec, count: int | None = None, *, likeliest: bool = False, temperature: float = 1.0
     ) -> None:
-        single, place = is_single(codec), "algorithm.search"
+        single = is_single(codec)
         if count is not None:
-            require_whole(f"{place}.candidates", count, 2)
-        require_number(f"{place}.candidate_temperature", temperature, above=0.0)
+            require_whole("count", count, 2)
+        require_number("temperature", temperature, above=0.0)
         self.codec, self.likeliest, self.temperature = codec, likeliest, temperature
         self.drawn = not single or count is not None
         if likeliest and not single:
-            raise ConfigError(f"{place}.likeliest: wanted false, as actions are more than one choice, got true")
+            raise ConfigError("likeliest: wanted false, as actions are more than one choice, got true")
         if likeliest and not self.drawn:
-            raise ConfigError(f"{place}.likeliest: wanted false where all actions are searched; {place}.candidates=4")
+            raise ConfigError("likeliest: wanted false where all actions are searched; algorithm.search.candidates=4")
         if temperature != 1.0 and (likeliest or not self.drawn):
             which = "the likeliest" if likeliest else "all"
             where = f"where {which} actions are searched, got {temperature}"
-            raise ConfigError(f"{place}.candidate_temperature: wanted 1 {where}")
+            raise ConfigError(f"temperature: wanted 1 {where}")
         if not self.drawn:
             self.actions = codec.width
         else:

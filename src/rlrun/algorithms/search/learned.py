@@ -43,9 +43,9 @@ class LearnedModel(SearchModel):
         period: int | None = None,
         device: str = "cpu",
     ) -> None:
-        require_number("algorithm.end_logit", end_logit)
+        require_number("end_logit", end_logit)
         if period is not None:
-            require_whole("algorithm.reward_sums", period, 0)
+            require_whole("period", period, 0)
         self.network, self.end_logit, self.period = network, end_logit, period
         self.factor = discount if players == 1 else -discount
         self.device = device

@@ -232,14 +232,14 @@ class SearchTargets(TargetCallback):
         device: str = "cpu",
         **options: Any,
     ) -> None:
-        require_number("algorithm.reanalyze.share", share, 0, 1)
-        require_whole("algorithm.reanalyze.td_steps", reanalyze_td_steps, 1)
-        require_whole("algorithm.reanalyze.least_td_steps", least_td_steps, 1)
-        require_whole("algorithm.reanalyze.positions", 1 if positions is None else positions, 1)
-        require_number("algorithm.reanalyze.oldest", 1 if oldest is None else oldest, above=0)
+        require_number("share", share, 0, 1)
+        require_whole("reanalyze_td_steps", reanalyze_td_steps, 1)
+        require_whole("least_td_steps", least_td_steps, 1)
+        require_whole("positions", 1 if positions is None else positions, 1)
+        require_number("oldest", 1 if oldest is None else oldest, above=0)
         super().__init__(network, **options)
         if not isinstance(self.discount, float | int):
-            raise ConfigError(f"algorithm.discount: wanted one number, got {self.discount}")
+            raise ConfigError(f"discount: wanted one number, got {self.discount}")
         self.copy = cast(MuZeroNetwork, self.target_network)
         self.search, self.td_steps, self.fresh, self.share = search, td_steps, fresh, share
         self.reanalyze_td_steps, self.oldest, self.least_td_steps = reanalyze_td_steps, oldest, least_td_steps
@@ -382,20 +382,20 @@ class MuZeroLoss(LossCallback):
     ) -> None:
         self.weights = {**dict.fromkeys(TERMS, 1.0), "consistency": 0.0, **(weights or {})}
         for name, weight in self.weights.items():
-            require_one_of("algorithm.weights", name, TERMS)
-            require_number(f"algorithm.weights.{name}", weight, 0)
-        require_one_of("algorithm.consistency", consistency, CONSISTENCIES)
-        require_number("algorithm.initial_weight", initial_weight, 0)
-        require_number("algorithm.gradient", gradient, 0)
-        require_number("algorithm.entropy.rate", entropy_rate, 0)
+            require_one_of("weights", name, TERMS)
+            require_number(f"weights.{name}", weight, 0)
+        require_one_of("consistency", consistency, CONSISTENCIES)
+        require_number("initial_weight", initial_weight, 0)
+        require_number("gradient", gradient, 0)
+        require_number("entropy_rate", entropy_rate, 0)
         if self.weights["consistency"] and consistency == "cosine" and network.projection is None:
-            raise ConfigError("algorithm.projection: a cosine is that of projected latents; 128 is a width")
+            raise ConfigError("consistency: a cosine is that of projected latents; `projection` of 128, say")
         if entropy_target is not None:
             least = -math.inf if network.codec.continuous else 0.0  # of densities it may be negative
-            require_number("algorithm.entropy.target", entropy_target, least)
+            require_number("entropy_target", entropy_target, least)
             if not network.entropy_weight > 0.0:
                 way_out = "algorithm.entropy.weight=0.01"
-                raise ConfigError(f"algorithm.entropy.target: a weight that is to move begins above 0: {way_out}")
+                raise ConfigError(f"entropy_target: a weight that is to move begins above 0: {way_out}")
         if initial_reward and period is not None:
             way_out = "algorithm.reward_sums=null, or initial_reward=false"
             raise ConfigError(f"initial_reward: sums of rewards begin at 0 with the first position; {way_out}")

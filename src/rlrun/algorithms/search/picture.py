@@ -1,7 +1,9 @@
 """A picture of a search: the nodes of a tree that most simulations passed, as SVG."""
 
 from collections.abc import Callable
+from functools import partial
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +25,34 @@ text{font:12px monospace;fill:var(--ink);white-space:pre;text-anchor:middle}
 .edge{fill:var(--faint);paint-order:stroke;stroke:var(--paper);stroke-width:4px}line,rect{stroke:var(--faint);fill:var(--paper)}.best{stroke:var(--ink);stroke-width:2}"""
 
 
-def picture(trees: SearchTrees, tree: int = 0, *, nodes: int = 16, text: Callable[[int], str] | None = None) -> str:
+def picture(
+    trees: SearchTrees,
+    tree: int = 0,
+    *,
+    nodes: int = 16,
+    text: Callable[[int], str] | None = None,
+    action: Callable[[int, int], str] | None = None,
+) -> str:
     """Return an SVG of one tree: its most visited nodes, each below the action that leads there.
 
-    A box has the simulations that passed a node, and their mean value for who moves there. An edge has the number of
-    the action, and its prior. The edge of the most visited action of each node is bold.
+    A box has the simulations that passed a node, and their mean value for who moves there. An edge has the
+    action and its prior. The edge of the most visited action of each node is bold.
 
     Args:
         trees: of a search.
         tree: number of the tree.
         nodes: of the picture, at most.
         text: of the state of a node, by its row; shown above its numbers.
+        action: text of an action of a node, by the row and the action's number; None = the number.
     """
+    name = action or (lambda row, number: f"{number}")
     rows = np.flatnonzero(trees.tree[: trees.used] == tree)
     chosen = rows[np.argsort(-trees.visits[rows], kind="stable")[:nodes]].tolist()  # no child has more visits
-    below: dict[int, list[tuple[int, int]]] = {row: [] for row in chosen}
+    below: dict[int, list[tuple[str, int]]] = {row: [] for row in chosen}
     for row in chosen:
-        for action in np.argsort(-trees.child_visits[row], kind="stable").tolist():
-            if (child := int(trees.child[row, action])) in below:
-                below[row].append((action, child))
+        for number in np.argsort(-trees.child_visits[row], kind="stable").tolist():
+            if (child := int(trees.child[row, number])) in below:
+                below[row].append((f"{name(row, number)}  p {trees.prior[row, number]:.2f}", child))
     shown = {
         row: [
             *(text(row).splitlines() if text else []),
@@ -50,7 +61,8 @@ def picture(trees: SearchTrees, tree: int = 0, *, nodes: int = 16, text: Callabl
         ]
         for row in chosen
     }
-    width = PAD * 2 + LETTER * max(len(line) for lines in shown.values() for line in lines)
+    labels = [label for children in below.values() for label, _ in children]
+    width = PAD * 2 + LETTER * max(map(len, chain(labels, *shown.values())))
     height = PAD * 2 + LINE * max(map(len, shown.values()))
     column: dict[int, float] = {}
 
@@ -68,11 +80,10 @@ def picture(trees: SearchTrees, tree: int = 0, *, nodes: int = 16, text: Callabl
     top = {row: 1 + float(trees.level[row]) * (height + GAP[1]) for row in chosen}
     edges, boxes = [], []
     for row in chosen:
-        for number, (action, child) in enumerate(below[row]):
+        for number, (label, child) in enumerate(below[row]):
             ends = f'x1="{center[row]:.1f}" y1="{top[row] + height}" x2="{center[child]:.1f}" y2="{top[child]:.1f}"'
             best = ' class="best"' if number == 0 else ""
             edges.append(f"<line {ends}{best}/>")
-            label = f"{action}  p {trees.prior[row, action]:.2f}"
             boxes.append(f'<text class="edge" x="{center[child]:.1f}" y="{top[child] - PAD / 2}">{label}</text>')
         corner = f'x="{center[row] - width / 2:.1f}" y="{top[row]}"'
         boxes.append(f'<rect {corner} width="{width}" height="{height}" rx="4"/>')
@@ -108,7 +119,8 @@ class Pictured(Agent):
         if not self._written:
             self._written = True
             trees = self.agent.grow(observation)
-            write_text(self.path, picture(trees, text=lambda row: self.agent.model.text(trees.state, row)))
+            texts = {name: partial(getattr(self.agent.model, name), trees.state) for name in ("text", "action")}
+            write_text(self.path, picture(trees, **texts))
         return self.agent(observation, state, explore=explore)
 
     def initial_state(self, count: int) -> Tree | None:

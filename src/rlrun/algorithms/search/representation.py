@@ -5,8 +5,7 @@ there, so values behind rewards are those of a target network. Policies are lear
 by that network, or not at all. No gradient of the algorithm reaches the model.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -15,40 +14,15 @@ from rlrun.algorithms.search.candidates import Candidates
 from rlrun.algorithms.search.muzero import MuZeroLoss, SearchTargets
 from rlrun.callbacks.loss import LossResult
 from rlrun.callbacks.target import TargetResult
-from rlrun.core.errors import ConfigError, require_number, require_whole
-from rlrun.core.spaces import Spaces
+from rlrun.core.errors import require_number, require_whole
 from rlrun.core.typing import Batch, Tree
-from rlrun.memory.trajectory import Trajectory
+from rlrun.memory.trajectory import Trajectory, require_return
 from rlrun.memory.transforms import WeighRewards
 from rlrun.nn.muzero import MuZeroNetwork
 
-KEYS = "muzero_representation."  # of the config
-
-
-@contextmanager
-def _own_keys() -> Iterator[None]:
-    """Name the keys of the representation in errors of parts that it shares with `algorithm=muzero`."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("algorithm.", KEYS)) from None
-
 
 class MuZeroRepresentation(MuZeroNetwork):
-    """MuZero's networks, whose latents of observations are the features that an algorithm sees.
-
-    Args:
-        spaces: of the environment.
-        options: of `MuZeroNetwork`.
-
-    Raises:
-        ConfigError: a number is out of range.
-        SpaceError: the action space has numbers without bounds.
-    """
-
-    @_own_keys()
-    def __init__(self, spaces: Spaces, **options: Any) -> None:
-        super().__init__(spaces, **options)
+    """MuZero's networks, whose latents of observations are the features that an algorithm sees."""
 
     @property
     def size(self) -> int:
@@ -60,7 +34,6 @@ class MuZeroRepresentation(MuZeroNetwork):
         return self.represent(observation)
 
 
-@_own_keys()
 def trajectory_of(
     candidates: Candidates,
     *,
@@ -81,7 +54,13 @@ def trajectory_of(
         reanalyze_td_steps: rewards of their returns.
         compared: weight of the consistency of latents, whose observations are looked up where it is above 0.
         seed: of its random numbers.
+
+    Raises:
+        ConfigError: a number is out of range.
     """
+    require_whole("unroll", unroll, 1)
+    require_return("td_steps", td_steps)
+    require_whole("reanalyze_td_steps", reanalyze_td_steps, 1)
     unstored: dict[str, Any] = {"value": None, "policy": None, "actions": candidates.actions}
     lengths = [td_steps, reanalyze_td_steps]
     return Trajectory(
@@ -110,11 +89,10 @@ class MuZeroRepresentationTargets(SearchTargets):
         ConfigError: a number is out of range.
     """
 
-    @_own_keys()
     def __init__(self, *args: Any, discount: float, tau: float, every: int, **options: Any) -> None:
-        require_number(f"{KEYS}discount", discount, 0, 1)
-        require_number(f"{KEYS}tau", tau, 0, 1)
-        require_whole(f"{KEYS}target_every", every, 1)
+        require_number("discount", discount, 0, 1)
+        require_number("tau", tau, 0, 1)
+        require_whole("every", every, 1)
         super().__init__(*args, fresh=True, discount=discount, tau=tau, every=every, **options)
 
     def target(self, trajectory: Batch, later: Tree) -> TargetResult:
@@ -124,10 +102,6 @@ class MuZeroRepresentationTargets(SearchTargets):
 
 class MuZeroRepresentationLoss(MuZeroLoss):
     """The losses of all predictions: `MuZeroLoss` with names of metrics of its own."""
-
-    @_own_keys()
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
 
     def loss(self, observation: Tree, trajectory: Batch, wanted: Batch, later: Tree) -> LossResult:
         total, outputs, metrics = super().loss(observation, trajectory, wanted, later)

@@ -1,0 +1,194 @@
+"""The keys that a user typed, in errors of the parts to which their values went.
+
+A part names its own argument: `latent: wanted a whole number from 1, got 0`. Its node may have that value by a link,
+`latent: ${algorithm.latent}`, and then the user reads `algorithm.latent: …`. Constructors also call recipes, and pass
+arguments on to others. So the stack of an error shows whose argument it was: that of the innermost constructor of the
+config which has one of this name, with the value that the config gave.
+"""
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rlrun.config import replaced
+from rlrun.config.arguments import ALIAS, KINDS
+from rlrun.config.interpolation import LinkError, Path, dotted, locate, split
+from rlrun.core.errors import shown
+
+_NAMED = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?=:| must |=)")  # what a message begins with
+_ABSENT: Any = object()
+_PLAIN = (str, int, float, bool, list, dict)
+PART = "a part {_target_: …}"
+
+
+class Given(NamedTuple):
+    """What a config gives a class or function: the path of its node, and its arguments by name."""
+
+    target: Any
+    path: Path
+    arguments: Mapping[str, Any]
+
+
+def key_of(tree: Any, path: Path, argument: str) -> str:
+    """Return the key that holds an argument of the part at a path; argument: a name, or `terms.actor` within one."""
+    own = (*path, *split(argument))
+    try:
+        place = locate(tree, own)
+    except LinkError:
+        return dotted(own)
+    return dotted(own if place.beyond and place.links else place.path + place.beyond)
+
+
+def named(error: BaseException, tree: Any, parts: Sequence[Given]) -> str:
+    """Return an error's message with the user's key in place of the argument that it begins with.
+
+    Without such an argument it begins with the place of the part that was built.
+
+    parts: that was built, and recipes that it may have called.
+    """
+    message, path = str(error), parts[0].path
+    begin = _NAMED.match(message)
+    name, _, inner = begin[1].partition(".") if begin else ("", "", "")
+    if begin:
+        frames = _frames(error)
+        value = next((found for frame in frames if (found := _argument(frame, name)) is not _ABSENT), _ABSENT)
+        for part in _calls(frames, parts):
+            given = part.arguments
+            same = [name] if name in given and _alike(value, given[name]) else []
+            renamed = [own for own in given if given[own] is value and isinstance(value, (list, dict))]
+            for own in (same or renamed)[:1]:
+                return key_of(tree, part.path, own + begin[1][len(name) :]) + message[begin.end() :]
+    whole = name in tree and (inner or not isinstance(tree[name], Mapping))  # it is a key already
+    placed = whole or message.startswith(tuple(f"{path[0]}{mark}" for mark in ".:[ "))
+    return message if placed else f"{dotted(path)}: {message}"
+
+
+def misfit(error: BaseException, tree: Any, parts: Sequence[Given]) -> str:
+    """Return which value of a config an error of Python's came of, as it is not what its class asks for; "" for none.
+
+    The innermost constructor counts whose arguments do not fit its annotations.
+    """
+    for part in _calls(_frames(error), parts):
+        for name, annotation in _annotations(part.target).items():
+            found = _unfit(annotation, part.arguments.get(name), name) if name in part.arguments else None
+            if found is not None:
+                return _refusal(tree, part.path, found)
+    return ""
+
+
+def not_a_part(given: Given, tree: Any) -> str:
+    """Return which argument is a text or a number where only a module or a function makes sense; "" for none."""
+    for name, annotation in _annotations(given.target).items():
+        value = given.arguments.get(name)
+        if isinstance(value, (str, int, float)) and all(map(_is_part, _kinds(annotation))):
+            return _refusal(tree, given.path, (name, _words(annotation), value))
+    return ""
+
+
+def _refusal(tree: Any, path: Path, found: tuple[str, str, Any]) -> str:
+    argument, wanted, value = found
+    return f"{key_of(tree, path, argument)}: wanted {wanted}, got {shown(value)}"
+
+
+def _frames(error: BaseException) -> list[types.FrameType]:
+    """Return the calls in which an error was raised, from the innermost on."""
+    frames, traceback = [], error.__traceback__
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    return frames[::-1]
+
+
+def _calls(frames: Sequence[types.FrameType], parts: Sequence[Given]) -> Iterator[Given]:
+    """Yield the parts whose constructors are among the calls."""
+    codes: dict[Any, list[Given]] = {}
+    for part in parts:
+        for function in _functions(part.target):
+            codes.setdefault(function.__code__, []).append(part)
+    for frame in frames:
+        yield from codes.get(frame.f_code, ())
+
+
+def _functions(target: Any) -> list[Any]:
+    """Return the functions of Python that run when a target is called, those of classes above included."""
+    owners = target.__mro__ if inspect.isclass(target) else ()
+    found = [vars(owner).get("__init__") for owner in owners] or [target]
+    return [inner for inner in map(inspect.unwrap, filter(None, found)) if inspect.isfunction(inner)]
+
+
+def _argument(frame: types.FrameType, name: str) -> Any:
+    """Return the value of an argument in a call, also of one among its `**options`."""
+    information = inspect.getargvalues(frame)
+    if name in information.args:
+        return information.locals.get(name, _ABSENT)
+    return information.locals.get(information.keywords or "", {}).get(name, _ABSENT)
+
+
+def _alike(value: Any, given: Any) -> bool:
+    return value is given or (isinstance(given, (*_PLAIN, tuple)) and type(value) is type(given) and value == given)
+
+
+def _annotations(target: Any) -> dict[str, Any]:
+    """Return the annotations of arguments of our own classes and functions, and of torch's."""
+    annotations: dict[str, Any] = {}
+    for function in reversed(_functions(target)):
+        if replaced.is_ours(function) or function.__module__.startswith("torch."):
+            try:
+                annotations |= typing.get_type_hints(function)
+            except (NameError, TypeError):  # of names that only a type checker imports
+                continue
+    return annotations
+
+
+def _unfit(annotation: Any, value: Any, name: str) -> tuple[str, str, Any] | None:
+    """Return where a value of a config does not fit an annotation, what is wanted there, and what there is."""
+    kinds = _kinds(annotation)
+    if not isinstance(value, _PLAIN) or Any in kinds or any(isinstance(kind, typing.TypeVar) for kind in kinds):
+        return None
+    for kind in kinds:
+        origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+        if origin is typing.Literal and value in inner:
+            return None
+        if not isinstance(origin, type) or not _is_a(value, origin):
+            continue
+        if isinstance(value, dict) and len(inner) == 2:
+            return next(filter(None, (_unfit(inner[1], entry, f"{name}.{key}") for key, entry in value.items())), None)
+        return None
+    return name, _words(annotation), value
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    if isinstance(value, (bool, int)) and kind in (int, float):
+        return not isinstance(value, bool)
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # a protocol
+        return False
+
+
+def _is_part(kind: Any) -> bool:
+    """Return whether an annotation means a module of torch, or what can be called; None is not there."""
+    origin = typing.get_origin(kind) or kind
+    classes = origin.__mro__ if isinstance(origin, type) else ()
+    return origin in (Callable, type(None)) or any(owner.__module__.startswith("torch.nn.") for owner in classes)
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [kind for part in typing.get_args(annotation) for kind in _kinds(part)]
+    return [annotation]
+
+
+def _words(annotation: Any) -> str:
+    return " or ".join(dict.fromkeys(map(_word, _kinds(annotation))))
+
+
+def _word(kind: Any) -> str:
+    origin = typing.get_origin(kind) or kind
+    if origin is typing.Literal:
+        return ", ".join(map(str, typing.get_args(kind)))
+    origin = ALIAS.get(origin, origin)
+    return PART if _is_part(kind) and origin is not type(None) else KINDS.get(origin, f"a {origin.__name__}")
