@@ -104,7 +104,7 @@ def test_a_dry_run_lists_the_jobs_and_makes_nothing(project, rlrun):
 
 
 def test_jobs_that_were_refused_are_not_to_be_tried_again(project, rlrun):
-    done = rlrun("train", "-m", *TINY, "networks.q.hidden=[0]", "--sweep-dir", "s")
+    done = rlrun("train", "-m", *TINY, "algorithm.huber=-1", "--sweep-dir", "s")
     assert done.code == 1
     assert done.err.endswith("jobs that failed were refused before their first step, and would be again\n")
 

@@ -119,8 +119,9 @@ class Pictured(Agent):
         if not self._written:
             self._written = True
             trees = self.agent.grow(observation)
-            texts = {name: partial(getattr(self.agent.model, name), trees.state) for name in ("text", "action")}
-            write_text(self.path, picture(trees, **texts))
+            model: Any = self.agent.model
+            texts = [partial(describe, trees.state) for describe in (model.text, model.action)]
+            write_text(self.path, picture(trees, text=texts[0], action=texts[1]))
         return self.agent(observation, state, explore=explore)
 
     def initial_state(self, count: int) -> Tree | None:
