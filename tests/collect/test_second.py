@@ -49,9 +49,9 @@ def test_both_fill_their_tables_the_budget_counts_the_first_and_a_resume_is_exac
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("second.agent=${agent}", "callbacks.second: agent: it is that of `first`"),
-        ("callbacks.second.steps_per_step=0", "callbacks.second: steps_per_step must be a number above 0"),
-        ("+with=[async,second]", "first: a AsyncCollector steps by itself"),
+        ("second.agent=${agent}", "^agent: it is that of `first`.*; callbacks.second.agent reads it"),
+        ("callbacks.second.steps_per_step=0", "^callbacks.second.steps_per_step must be a number above 0"),
+        ("+with=[async,second]", "^collector: a AsyncCollector steps by itself.*callbacks.second.first reads it"),
     ],
 )
 def test_what_it_cannot_follow_is_refused(override, message):
@@ -95,12 +95,18 @@ def require_alike(trainer):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([*COPY, "callbacks.copied.collector=null"], "collector: .*; nothing is collected: leave out what"),
-        ([COPY[1].replace("copied}", "memory}")], "table: wanted a rlrun.memory.Table of its own, got that of the"),
-        ([*COPY, "copied.num_envs=2"], "table.num_envs: wanted the 1 envs of the collector, got 2"),
-        ([*COPY, "copied.columns={log_prob: {}}"], "table.columns.log_prob: wanted a column of the collector's"),
+        (
+            [*COPY, "callbacks.copied.collector=null"],
+            "callbacks.copied.collector: .*; nothing is collected",
+        ),
+        (
+            [COPY[1].replace("copied}", "memory}")],
+            "memory: wanted .* of its own, .*; callbacks.copied.table reads it",
+        ),
+        ([*COPY, "copied.num_envs=2"], "copied.num_envs: wanted the 1 envs of the collector, got 2"),
+        ([*COPY, "copied.columns={log_prob: {}}"], "copied.columns.log_prob: wanted a column of the collector's"),
     ],
 )
 def test_a_second_table_that_cannot_be_filled_is_refused(overrides, message):
-    with pytest.raises(RequestError, match=f"callbacks.copied: {message}"):
+    with pytest.raises(RequestError, match=f"^{message}"):
         check([*FIRST, *overrides])

@@ -241,26 +241,25 @@ WRONG = ("abc", None, -1, [1], float("nan"))
 @pytest.mark.parametrize("value", WRONG)
 @pytest.mark.parametrize("name", ["share", "reanalyze_td_steps", "least_td_steps"])
 def test_targets_refuse_wrong_numbers(name, value):
-    place = name.removeprefix("reanalyze_")
-    with pytest.raises(ConfigError, match=rf"algorithm\.reanalyze\.{place}: wanted"):
+    with pytest.raises(ConfigError, match=f"^{name}: wanted"):
         targets_of(network(), **{name: value})
 
 
 @pytest.mark.parametrize("value", WRONG)
 @pytest.mark.parametrize(
     ("name", "place"),
-    [("initial_weight", "initial_weight"), ("gradient", "gradient"), ("entropy_rate", r"entropy\.rate")],
+    [("initial_weight", "initial_weight"), ("gradient", "gradient"), ("entropy_rate", "entropy_rate")],
 )
 def test_a_loss_refuses_wrong_numbers(name, place, value):
-    with pytest.raises(ConfigError, match=rf"algorithm\.{place}: wanted a number from 0"):
+    with pytest.raises(ConfigError, match=f"^{place}: wanted a number from 0"):
         MuZeroLoss(network(), ADAM, **{name: value})
-    with pytest.raises(ConfigError, match=r"algorithm\.weights\.value: wanted a number from 0"):
+    with pytest.raises(ConfigError, match=r"^weights\.value: wanted a number from 0"):
         MuZeroLoss(network(), ADAM, weights={"value": value})
 
 
 @pytest.mark.parametrize("value", ["abc", -1, [1]])
 def test_a_model_refuses_a_wrong_period(value):
-    with pytest.raises(ConfigError, match=r"algorithm\.reward_sums: wanted a whole number from 0"):
+    with pytest.raises(ConfigError, match=r"^period: wanted a whole number from 0"):
         LearnedModel(network(), period=value)
 
 
