@@ -61,8 +61,8 @@ def named(error: BaseException, tree: Any, parts: Sequence[Given]) -> str:
             renamed = [own for own in given if given[own] is value and isinstance(value, (list, dict))]
             for own in (same or renamed)[:1]:
                 key, asking = key_of(tree, part.path, own + begin[1][len(name) :]), dotted((*part.path, own))
-                whole = isinstance(tree.get(key), Mapping) and key != asking  # another part: say who asks it
-                return key + message[begin.end() :] + (f"; {asking} reads it" if whole else "")
+                another = isinstance(tree.get(key), Mapping) and key != asking  # a part: say who asks it
+                return key + message[begin.end() :] + (f"; {asking} reads it" if another else "")
     whole = name in tree and (inner or not isinstance(tree[name], Mapping))  # it is a key already
     placed = whole or message.startswith(tuple(f"{path[0]}{mark}" for mark in ".:[ "))
     return message if placed else f"{dotted(path)}: {message}"
