@@ -21,8 +21,9 @@ OARS = (
     ),
 )
 MIRROR = ("symmetry.observation={sign: [1,-1]}", "symmetry.action={order: [1,0]}")
-OF_MIRRORS = ("+with=", "symmetry.", "intrinsic.")
-ADVERSARY = ("intrinsic.sides.weight=5", "intrinsic.sides.lr=1.0e-3")
+OF_MIRRORS = ("+with=symmetry", "symmetry.", "intrinsic.")
+# Policy and discriminator follow one another around their balance, unless the steps of the policy become small.
+ADVERSARY = ("intrinsic.sides.weight=5", "intrinsic.sides.lr=1.0e-3", "+with=anneal", "stop.env_steps=8_000")
 
 
 def over_plain(overrides: list[str], folder: Path) -> float:
