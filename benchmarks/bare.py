@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.clock import Clock
-from rlrun.algorithms.dqn import QNetwork
+from rlrun.algorithms.value_based.dqn import QNetwork
 from rlrun.core.spaces import Spaces
 from rlrun.env.spaces import from_gymnasium
 from rlrun.nn import Bins

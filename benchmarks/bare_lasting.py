@@ -12,8 +12,8 @@ from torch import Tensor
 from benchmarks.bare import Numbers, Open, Ring, spaces_of
 from benchmarks.bare_others import Trained, target_copy, watched
 from benchmarks.clock import Clock
-from rlrun.algorithms.action_repeat import decisions
-from rlrun.algorithms.taac import SwitchingPolicy, TrajectoryCritics
+from rlrun.algorithms.actor_critic.action_repeat import decisions
+from rlrun.algorithms.actor_critic.taac import SwitchingPolicy, TrajectoryCritics
 from rlrun.nn import Critics, SoftPolicy, Temperature
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from benchmarks.bare import Numbers, adam, target_copy
 from benchmarks.clock import Clock
-from rlrun.algorithms.mdq import BinPolicy
-from rlrun.algorithms.seditor import Editor
+from rlrun.algorithms.actor_critic.seditor import Editor
+from rlrun.algorithms.value_based.mdq import BinPolicy
 from rlrun.core.spaces import Spaces
 from rlrun.nn import Critics, DeterministicPolicy, Policy, SquashedGaussian, Temperature, Value
 

@@ -18,8 +18,8 @@ from benchmarks.claims import Claim, Measured, cloned
 from benchmarks.games import BESIDE
 from benchmarks.process import run
 from rlrun.core.typing import Array
-from rlrun.memory.episodes import Stored
-from rlrun.memory.sources import table_of
+from rlrun.memory.formats.sources import table_of
+from rlrun.memory.table.episodes import Stored
 
 PROJECTIONS, SEED = 256, 0
 STORED = 5_000  # transitions of each policy that are compared

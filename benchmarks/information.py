@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.process import run, run_for_json
 from rlrun.core.typing import Array
-from rlrun.memory.split import gaussians
+from rlrun.memory.loaders.held_out import gaussians
 
 TOLERANCE = 0.03  # nats by which an estimate may exceed what it bounds, by chance of the held-out rows
 ROWS = 2_000_000  # of the jsd bound of the true densities: its error is about 0.0005

@@ -11,7 +11,7 @@ import gymnasium
 from torch import Tensor
 
 from benchmarks.clock import Clock
-from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.losses.loss import LossCallback
 from rlrun.training.callback import Callback, Stop
 
 

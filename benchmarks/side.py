@@ -22,7 +22,7 @@ from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft, pla
 from benchmarks.clock import Clock
 from rlrun import config as configuration
 from rlrun.loading.assembly import set_precision, tune_process
-from rlrun.memory.columns import LENGTH
+from rlrun.memory.table.columns import LENGTH
 
 LOOPS: dict[str, bare.Loop] = {
     "sac": bare.off_policy(bare_soft.SacUpdate),

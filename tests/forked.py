@@ -74,13 +74,13 @@ class Forked(Started):
 
 
 def unroll(connection: Connection) -> None:
-    """Be the process of a `rlrun.runs.worker.Worker`."""
-    from rlrun.runs.worker import serve
+    """Be the process of a `rlrun.core.worker.Worker`."""
+    from rlrun.core.worker import serve
 
     os.setpgid(0, 0)
     serve(connection.fileno(), os.getppid())
 
 
 def worker(connection: Connection) -> Started:
-    """Start what `rlrun.runs.worker` starts in an interpreter of its own; it finds the same modules."""
+    """Start what `rlrun.core.worker` starts in an interpreter of its own; it finds the same modules."""
     return Started(unroll, connection, paths=[*sys.path, PATHS[0]])

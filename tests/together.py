@@ -18,9 +18,9 @@ from tests.forked import PATHS, Started
 
 import rlrun
 from rlrun import ops
-from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
+from rlrun.algorithms.actor_critic.lagrangian import LagrangianWeights, RewardWeights
 from rlrun.callbacks import Interrupt
-from rlrun.callbacks.entropy import batch_mean
+from rlrun.callbacks.losses.entropy import batch_mean
 from rlrun.compile.fused_adam import average_gradients
 from rlrun.config import compose
 from rlrun.core import distributed
@@ -47,8 +47,8 @@ CASES = {
     "td3": (  # beside further critics, in a data group that has three updates for each of its own
         "callbacks.q_target.noise=0",
         "+networks.twin={_target_: rlrun.nn.Critics, spaces: '${spaces}', hidden: [8]}",
-        "+callbacks.twin_target={_target_: rlrun.algorithms.ddpg.DeterministicQTarget, critics: '${networks.twin}', "
-        "policy: '${networks.policy}', tau: 0.1, data_group: twin}",
+        "+callbacks.twin_target={_target_: rlrun.algorithms.actor_critic.ddpg.DeterministicQTarget, "
+        "critics: '${networks.twin}', policy: '${networks.policy}', tau: 0.1, data_group: twin}",
         "+callbacks.twin={_target_: rlrun.callbacks.JointLoss, optimizer: '${optimizer}', data_group: twin, terms: "
         "{twin: {_target_: rlrun.callbacks.CriticLoss, network: '${networks.twin}', optimizer: null}}}",
     ),

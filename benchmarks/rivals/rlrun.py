@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.rivals.case import ACTION, COUNT, FIELDS, STACK, Call, Case, Episode, fill, priorities
 from rlrun.memory import Table
-from rlrun.memory.prioritized import Prioritized
+from rlrun.memory.table.prioritized import Prioritized
 
 PACKAGE = "rlrun"
 LACKS: dict[str, str] = {}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from rlrun.core.version import VERSION
+
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from rlrun.analysis.doctor import doctor as doctor

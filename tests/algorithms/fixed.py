@@ -6,8 +6,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from rlrun.algorithms.dqn import QNetwork
-from rlrun.algorithms.sac import SoftPolicy, Temperature
+from rlrun.algorithms.actor_critic.sac import SoftPolicy, Temperature
+from rlrun.algorithms.value_based.dqn import QNetwork
 from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.nn import Critics, DeterministicPolicy
 

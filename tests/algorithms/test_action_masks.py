@@ -12,9 +12,9 @@ from tests.configs import ALGORITHMS, actions, keys
 from tests.export.made import make, proven
 
 import rlrun
-from rlrun.algorithms.bc import BCLoss
-from rlrun.algorithms.dqn import QNetwork, QTarget
-from rlrun.algorithms.iql import AdvantageWeightedLoss
+from rlrun.algorithms.actor_critic.iql import AdvantageWeightedLoss
+from rlrun.algorithms.imitation.bc import BCLoss
+from rlrun.algorithms.value_based.dqn import QNetwork, QTarget
 from rlrun.collect.agents import EpsilonGreedy, RandomAgent
 from rlrun.core import spaces as ours
 from rlrun.core.errors import RlrunError, SpaceError

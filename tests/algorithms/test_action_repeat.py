@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.algorithms.action_repeat import Persistent, Repeats, decisions, follow, persistent
+from rlrun.algorithms.actor_critic.action_repeat import Persistent, Repeats, decisions, follow, persistent
 from rlrun.collect import Collector, evaluate
 from rlrun.collect.evaluate import sampling
 from rlrun.core.errors import ConfigError

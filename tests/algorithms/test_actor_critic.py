@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun.algorithms.a2c import A2CLoss
-from rlrun.algorithms.ppo import KLPenalty, KLStop, PPOLoss
+from rlrun.algorithms.on_policy.a2c import A2CLoss
+from rlrun.algorithms.on_policy.ppo import KLPenalty, KLStop, PPOLoss
 from rlrun.core.errors import ConfigError
 from rlrun.nn import ActorCritic, Heads, Rewards
 

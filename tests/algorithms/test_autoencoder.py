@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rlrun import train
-from rlrun.algorithms.autoencoder import (
+from rlrun.algorithms.representation.autoencoder import (
     DecodingLoss,
     EncoderDecoder,
     EncodingLoss,

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 import rlrun
-from rlrun.algorithms.bc import BCLoss
-from rlrun.algorithms.causal_bc import CausalBCLoss, Residual, ResidualLoss
-from rlrun.algorithms.iql import AdvantageWeightedLoss
+from rlrun.algorithms.actor_critic.iql import AdvantageWeightedLoss
+from rlrun.algorithms.imitation.bc import BCLoss
+from rlrun.algorithms.imitation.causal_bc import CausalBCLoss, Residual, ResidualLoss
 from rlrun.collect import Collector, PolicyAgent
 from rlrun.env import make
-from rlrun.memory import Table, files
+from rlrun.memory import Table
+from rlrun.memory.formats import table_file
 from rlrun.nn import Policy
 
 from .fixed import CONTINUOUS, DISCRETE, MIXED, column, deterministic, fill, sgd
@@ -79,7 +80,7 @@ def test_clone_repeats_the_expert(tmp_path):
     collector = Collector(env, PolicyAgent(Expert()), table)
     collector.begin_training()
     collector.collect(400)
-    files.store(table, tmp_path / "shown.zip")
+    table_file.store(table, tmp_path / "shown.zip")
     task = ["algorithm=bc", "env=mixedaction", f"dataset={tmp_path / 'shown.zip'}", "logger=[]"]
     numbers = ["algorithm.hidden=[32]", "algorithm.lr=0.01", "algorithm.batch_size=64", "stop.updates=300"]
     summary = rlrun.train([*task, *numbers, "evaluation.every=300"], run_dir=tmp_path / "run").summary

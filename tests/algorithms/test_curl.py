@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rlrun.algorithms.curl import Contrast, ContrastLoss, PositiveLatent
+from rlrun.algorithms.representation.curl import Contrast, ContrastLoss, PositiveLatent
 from rlrun.callbacks import CriticLoss, JointLoss
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Discrete, Spaces

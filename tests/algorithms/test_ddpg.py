@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlrun.algorithms.ddpg import DeterministicPolicyLoss
+from rlrun.algorithms.actor_critic.ddpg import DeterministicPolicyLoss
 
 from .fixed import CONTINUOUS, column, critics_of, deterministic, sgd
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from tests.nn.spaces_for_tests import ACTIONS, same
 
-from rlrun.algorithms.dqn import QLoss, QNetwork, QTarget
-from rlrun.callbacks.critic import CriticLoss
+from rlrun.algorithms.value_based.dqn import QLoss, QNetwork, QTarget
+from rlrun.callbacks.losses.critic import CriticLoss
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, leaves, map_tree, tree_of
 from rlrun.nn import ActionCodec, Bins, Critics

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from rlrun import ops
-from rlrun.algorithms.dsac import ImplicitQuantileLoss, ImplicitQuantilePolicyLoss, ImplicitQuantileTarget
-from rlrun.algorithms.qrsac import QuantilePolicyLoss
-from rlrun.algorithms.sac import TemperatureLoss
+from rlrun.algorithms.actor_critic.dsac import ImplicitQuantileLoss, ImplicitQuantilePolicyLoss, ImplicitQuantileTarget
+from rlrun.algorithms.actor_critic.qrsac import QuantilePolicyLoss
+from rlrun.algorithms.actor_critic.sac import TemperatureLoss
 from rlrun.nn import ActionCodec, Critics, ImplicitCritics, Temperature
 
 from .fixed import CONTINUOUS, column, evaluate_loss, policy_of, sgd, write

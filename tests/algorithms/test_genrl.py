@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import rlrun
-from rlrun.algorithms.genrl import LatentActions, LatentAgent, Latents
-from rlrun.algorithms.vae import VAE
+from rlrun.algorithms.actor_critic.genrl import LatentActions, LatentAgent, Latents
+from rlrun.algorithms.density.vae import VAE
 from rlrun.checkpointing import load
 from rlrun.collect import Collector
 from rlrun.commands.check import check

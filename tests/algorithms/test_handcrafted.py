@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import rlrun
-from rlrun.algorithms.handcrafted import Balance, SwingUp, Thrust, WaypointFollow
+from rlrun.algorithms.imitation.handcrafted import Balance, SwingUp, Thrust, WaypointFollow
 from rlrun.collect import PolicyAgent, evaluate
 from rlrun.core.spaces import Box, Spaces
 from rlrun.env import make
-from rlrun.memory.sources import table_of
+from rlrun.memory.formats.sources import table_of
 
 from .fixed import LINE
 

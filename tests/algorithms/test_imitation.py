@@ -300,7 +300,7 @@ def test_an_expert_is_a_run(stored):
     rlrun.train(
         [*acts, "+with=expert", "expert=expert", "memory.export.path=its.zip", "checkpoint.memory=true"], run_dir="acts"
     )
-    table = rlrun.memory.sources.table_of("its.zip")
+    table = rlrun.memory.formats.sources.table_of("its.zip")
     policy = rlrun.load("expert")
     observation, action = (table.storage.gather(name, np.arange(19)) for name in ("observation", "action"))
     np.testing.assert_allclose(action.numpy() * 2.0, policy.predict(observation.numpy())[0], rtol=1e-5, atol=1e-6)

@@ -12,9 +12,9 @@ from tests.nn.spaces_for_tests import ACTIONS, OBSERVATIONS, box, draw
 from torch import nn
 
 import rlrun
-from rlrun.algorithms.diayn import Discriminator, DiscriminatorLoss, Diversity
-from rlrun.algorithms.icm import Curiosity, CuriosityLoss, Surprise
-from rlrun.algorithms.rnd import Distillation, Novelty, NoveltyLoss
+from rlrun.algorithms.density.rnd import Distillation, Novelty, NoveltyLoss
+from rlrun.algorithms.representation.diayn import Discriminator, DiscriminatorLoss, Diversity
+from rlrun.algorithms.representation.icm import Curiosity, CuriosityLoss, Surprise
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.nn import Normalizer

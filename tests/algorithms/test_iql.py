@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rlrun.algorithms.iql import AdvantageWeightedLoss, ImplicitQTarget, ValueLoss
+from rlrun.algorithms.actor_critic.iql import AdvantageWeightedLoss, ImplicitQTarget, ValueLoss
 from rlrun.nn import Critics, Policy, Rewards, Value
 
 from .fixed import CONTINUOUS, DISCRETE, column, critics_of, evaluate_loss, fill, sgd, write

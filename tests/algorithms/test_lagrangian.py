@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rlrun
-from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
+from rlrun.algorithms.actor_critic.lagrangian import LagrangianWeights, RewardWeights
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Spaces
 from rlrun.env.toys import ConstrainedBandit
@@ -169,7 +169,7 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         ("sac", (*BANDIT, "+with=lagrangian_evaluated", "evaluation.every=0"), "evaluation.every=0"),
         ("sac", (*BANDIT, "+with=[lagrangian,reward_norm]", UPDATED), "update=replay"),
         ("sac", (*BANDIT, "+with=lagrangian", "memory.export.path=minari:here/two-v0"), "one number a step"),
-        ("seditor", (*BANDIT, "+with=reward_critics"), "learn the value of one reward"),
+        ("seditor", (*BANDIT, "+with=reward_critics"), "needs it, and algorithm=seditor lacks it"),
         ("dsac", (*CRITICS, "algorithm.discount=[0.9]"), "wanted one number, or one for each of 2 rewards"),
         (
             "dsac",

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun.algorithms.mdq import BinPolicy, BinPolicyLoss, BinTarget
-from rlrun.algorithms.sac import Temperature, TemperatureLoss
+from rlrun.algorithms.actor_critic.sac import Temperature, TemperatureLoss
+from rlrun.algorithms.value_based.mdq import BinPolicy, BinPolicyLoss, BinTarget
 from rlrun.core.spaces import Box, Spaces
 from rlrun.nn import Critics, Rewards
 

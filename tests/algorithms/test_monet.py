@@ -10,7 +10,7 @@ import torch
 from torch import distributions as D
 from torch import nn
 
-from rlrun.algorithms.monet import ImageError, MONet, MONetLoss, ari, used
+from rlrun.algorithms.density.monet import ImageError, MONet, MONetLoss, ari, used
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box
 from rlrun.nn import SpatialBroadcast, UNet

@@ -10,7 +10,7 @@ from tests.nn.spaces_for_tests import OBSERVATIONS, box, draw
 from tests.resume.twins import assert_exact
 from torch.distributions import MultivariateNormal, Normal
 
-from rlrun.algorithms.mutual_information import (
+from rlrun.algorithms.density.mutual_information import (
     InformationBonus,
     InformationBonusLoss,
     InformationBound,
@@ -22,7 +22,7 @@ from rlrun.callbacks import JointLoss
 from rlrun.core.errors import ConfigError, RlrunError, SpaceError
 from rlrun.core.spaces import Composite, Discrete
 from rlrun.memory import Intrinsic
-from rlrun.memory.split import gaussians
+from rlrun.memory.loaders.held_out import gaussians
 from rlrun.nn import EncodedMLP, Normalizer
 
 from .runs import REPLAY, ROLLOUT
@@ -387,11 +387,12 @@ def test_term_makes_features_informative():
 
 TERM = (
     *("encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=4", "+with=shared_encoder", "~callbacks.q_loss"),
-    "+networks.mutual_information={_target_: rlrun.algorithms.mutual_information.MutualInformation, sampler: shuffle, "
-    "spaces: {x: '${spaces.observation}', y: '${spaces.observation}'}, features: '${networks.critics}'}",
+    "+networks.mutual_information={_target_: rlrun.algorithms.density.mutual_information.MutualInformation, "
+    "sampler: shuffle, spaces: {x: '${spaces.observation}', y: '${spaces.observation}'}, "
+    "features: '${networks.critics}'}",
     "+callbacks.joint={_target_: rlrun.callbacks.JointLoss, optimizer: '${optimizer}', terms: {"
     "q_loss: {_target_: rlrun.callbacks.CriticLoss, network: '${networks.critics}', optimizer: null}, "
-    "mutual_information: {_target_: rlrun.algorithms.mutual_information.InformationLoss, optimizer: null, "
+    "mutual_information: {_target_: rlrun.algorithms.density.mutual_information.InformationLoss, optimizer: null, "
     "_inputs_: {x: observation, y: next_observation}, network: '${networks.mutual_information}'}}}",
 )
 KLD = ("intrinsic.mutual_information.estimator=kld",)

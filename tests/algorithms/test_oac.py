@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.algorithms.doac import DOACAgent
-from rlrun.algorithms.oac import OACAgent
+from rlrun.algorithms.actor_critic.doac import DOACAgent
+from rlrun.algorithms.actor_critic.oac import OACAgent
 from rlrun.core.spaces import Box, Spaces
 from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature
 from rlrun.ops import distributions

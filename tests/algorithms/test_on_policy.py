@@ -3,7 +3,7 @@
 import pytest
 
 import rlrun
-from rlrun.algorithms.ppo import PPOLoss
+from rlrun.algorithms.on_policy.ppo import PPOLoss
 
 pytestmark = pytest.mark.usefixtures("folder")
 SMALL = (

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from rlrun import train
-from rlrun.algorithms.generator import Generator, Inverse, InverseLoss, product_of
-from rlrun.algorithms.hypernetwork import Likelihood, Outliers, Votes, metric_of
-from rlrun.algorithms.mutual_information import information_of
-from rlrun.algorithms.particles import (
+from rlrun.algorithms.density.generator import Generator, Inverse, InverseLoss, product_of
+from rlrun.algorithms.density.hypernetwork import Likelihood, Outliers, Votes, metric_of
+from rlrun.algorithms.density.mutual_information import information_of
+from rlrun.algorithms.density.particles import (
     GaussianEnergy,
     Kernel,
     ParticleLoss,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlrun import train
-from rlrun.algorithms.ppg import AuxiliaryLoss, PhasicActorCritic
+from rlrun.algorithms.on_policy.ppg import AuxiliaryLoss, PhasicActorCritic
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 
 SEEN = Box((3,), low=-1.0, high=1.0)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rlrun import train
-from rlrun.algorithms.prior import PolicyPrior, SameActionPrior, UniformPrior
-from rlrun.algorithms.sac import SoftQTarget, TemperatureLoss
+from rlrun.algorithms.actor_critic.prior import PolicyPrior, SameActionPrior, UniformPrior
+from rlrun.algorithms.actor_critic.sac import SoftQTarget, TemperatureLoss
 from rlrun.callbacks import SoftPolicyLoss
 from rlrun.commands.check import check
 from rlrun.core.errors import RequestError

@@ -7,26 +7,26 @@ import pytest
 import torch
 
 import rlrun
-from rlrun.algorithms.action_repeat import Repeats, decisions, persistent
-from rlrun.algorithms.ddpg import DeterministicPolicyLoss, DeterministicQTarget
-from rlrun.algorithms.dqn import QNetwork, QTarget
-from rlrun.algorithms.oac import OACAgent
-from rlrun.algorithms.sac import SoftPolicy, SoftQTarget, Temperature
-from rlrun.algorithms.sarsa import SarsaTarget
-from rlrun.algorithms.taac import (
+from rlrun.algorithms.actor_critic.action_repeat import Repeats, decisions, persistent
+from rlrun.algorithms.actor_critic.ddpg import DeterministicPolicyLoss, DeterministicQTarget
+from rlrun.algorithms.actor_critic.oac import OACAgent
+from rlrun.algorithms.actor_critic.sac import SoftPolicy, SoftQTarget, Temperature
+from rlrun.algorithms.actor_critic.sarsa import SarsaTarget
+from rlrun.algorithms.actor_critic.taac import (
     SwitchingPolicy,
     SwitchingPolicyLoss,
     TrajectoryCritics,
     TrajectoryLoss,
     TrajectoryTarget,
 )
+from rlrun.algorithms.value_based.dqn import QNetwork, QTarget
 from rlrun.callbacks import SoftPolicyLoss
 from rlrun.collect import Collector, EpsilonGreedy, PolicyAgent, Repeating
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Spaces
 from rlrun.env import make
 from rlrun.memory import NStep, Past, Prioritized, Table
-from rlrun.memory.adaptors import RELABEL
+from rlrun.memory.adaptors.adaptor import RELABEL
 from rlrun.nn import ActorCritic, Core, Critics, DeterministicPolicy, Policy
 from rlrun.nn.recurrent import present, with_state
 

@@ -7,25 +7,25 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.algorithms.action_repeat import decisions
-from rlrun.algorithms.bc import BCLoss
-from rlrun.algorithms.ddpg import DeterministicPolicyLoss
-from rlrun.algorithms.diayn import Discriminator
-from rlrun.algorithms.doac import DOACAgent
-from rlrun.algorithms.dqn import QNetwork
-from rlrun.algorithms.dsac import ImplicitQuantilePolicyLoss
-from rlrun.algorithms.handcrafted import WaypointFollow
-from rlrun.algorithms.iql import AdvantageWeightedLoss, ValueLoss
-from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
-from rlrun.algorithms.mdq import BinPolicy
-from rlrun.algorithms.oac import OACAgent
-from rlrun.algorithms.prior import PolicyPrior, SameActionPrior, UniformPrior
-from rlrun.algorithms.qrsac import FixedQuantileTarget
-from rlrun.algorithms.rnd import Distillation
-from rlrun.algorithms.sarsa import SarsaTarget
-from rlrun.algorithms.seditor import Apart, Editor, EditorLoss
-from rlrun.algorithms.taac import SwitchingPolicy, Trajectories, TrajectoryCritics
-from rlrun.algorithms.trac import TrustRegion
+from rlrun.algorithms.actor_critic.action_repeat import decisions
+from rlrun.algorithms.actor_critic.ddpg import DeterministicPolicyLoss
+from rlrun.algorithms.actor_critic.doac import DOACAgent
+from rlrun.algorithms.actor_critic.dsac import ImplicitQuantilePolicyLoss
+from rlrun.algorithms.actor_critic.iql import AdvantageWeightedLoss, ValueLoss
+from rlrun.algorithms.actor_critic.lagrangian import LagrangianWeights, RewardWeights
+from rlrun.algorithms.actor_critic.oac import OACAgent
+from rlrun.algorithms.actor_critic.prior import PolicyPrior, SameActionPrior, UniformPrior
+from rlrun.algorithms.actor_critic.qrsac import FixedQuantileTarget
+from rlrun.algorithms.actor_critic.sarsa import SarsaTarget
+from rlrun.algorithms.actor_critic.seditor import Apart, Editor, EditorLoss
+from rlrun.algorithms.actor_critic.taac import SwitchingPolicy, Trajectories, TrajectoryCritics
+from rlrun.algorithms.density.rnd import Distillation
+from rlrun.algorithms.imitation.bc import BCLoss
+from rlrun.algorithms.imitation.handcrafted import WaypointFollow
+from rlrun.algorithms.on_policy.trac import TrustRegion
+from rlrun.algorithms.representation.diayn import Discriminator
+from rlrun.algorithms.value_based.dqn import QNetwork
+from rlrun.algorithms.value_based.mdq import BinPolicy
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Past

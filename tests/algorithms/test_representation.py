@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rlrun
-from rlrun.algorithms.representation import (
+from rlrun.algorithms.representation.representation import (
     Represent,
     RepresentationLoss,
     SharedRepresentation,

@@ -9,11 +9,11 @@ import torch
 
 import rlrun
 from rlrun import ops
-from rlrun.algorithms import ddpg, dsac, qrsac, sac, sarsa
-from rlrun.algorithms.dqn import QNetwork
-from rlrun.algorithms.dqn import QTarget as DQNTarget
-from rlrun.algorithms.lagrangian import RewardWeights
-from rlrun.algorithms.oac import OACAgent
+from rlrun.algorithms.actor_critic import ddpg, dsac, qrsac, sac, sarsa
+from rlrun.algorithms.actor_critic.lagrangian import RewardWeights
+from rlrun.algorithms.actor_critic.oac import OACAgent
+from rlrun.algorithms.value_based.dqn import QNetwork
+from rlrun.algorithms.value_based.dqn import QTarget as DQNTarget
 from rlrun.callbacks import CriticLoss, SoftPolicyLoss
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces

@@ -9,7 +9,7 @@ from tests.nn.spaces_for_tests import draw
 from torch import nn
 
 from rlrun import train
-from rlrun.algorithms.sac import SoftPolicy, Temperature, TemperatureLoss
+from rlrun.algorithms.actor_critic.sac import SoftPolicy, Temperature, TemperatureLoss
 from rlrun.callbacks import CriticLoss, SoftPolicyLoss
 from rlrun.core.spaces import Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.nn import ActionCodec, Critics

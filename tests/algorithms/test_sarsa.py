@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rlrun import load, train
-from rlrun.algorithms.sac import SoftPolicy, Temperature
-from rlrun.algorithms.sarsa import SarsaTarget
+from rlrun.algorithms.actor_critic.sac import SoftPolicy, Temperature
+from rlrun.algorithms.actor_critic.sarsa import SarsaTarget
 from rlrun.callbacks import SmoothedPolicy
 from rlrun.core.errors import ConfigError
 from rlrun.nn import Critics

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rlrun.algorithms.seditor import (
+from rlrun.algorithms.actor_critic.seditor import (
     CostLoss,
     EditedPolicy,
     EditedTarget,

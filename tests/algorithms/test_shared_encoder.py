@@ -8,7 +8,7 @@ from tests.nn.spaces_for_tests import box, draw, image
 from torch import nn
 
 from rlrun import load, train
-from rlrun.algorithms.ddpg import DeterministicQTarget
+from rlrun.algorithms.actor_critic.ddpg import DeterministicQTarget
 from rlrun.callbacks import CriticLoss, SharedEncoder, SmoothedPolicy, SoftPolicyLoss
 from rlrun.config import compose
 from rlrun.core.errors import ConfigError

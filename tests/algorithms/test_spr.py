@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rlrun.algorithms.spr import LaterLatent, Prediction, PredictionLoss
+from rlrun.algorithms.representation.spr import LaterLatent, Prediction, PredictionLoss
 from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.nn import Critics, Latent
 

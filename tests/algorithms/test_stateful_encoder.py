@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import rlrun
-from rlrun.algorithms.sac import SoftQTarget
+from rlrun.algorithms.actor_critic.sac import SoftQTarget
 from rlrun.callbacks import CriticLoss, SoftPolicyLoss
 from rlrun.collect import PolicyAgent
 from rlrun.core.errors import ConfigError, RequestError
@@ -191,7 +191,7 @@ REFUSED = {
     ),
     "iql": (
         ("algorithm=iql", "env=pendulum"),
-        r"networks\.policy: encoder: one with a state \(encoder=recurrent\) does not go",
+        r"^encoder: one with a state \(encoder=recurrent\) does not go .*; networks\.policy\.encoder reads it",
     ),
     "both": (("algorithm=dqn", "env=cartpole", "algorithm.recurrent=gru"), r"algorithm\.recurrent: give it null"),
     "colored": (("algorithm=sac", "env=pendulum", "+with=colored_noise"), "colored_noise: .* that keeps a state"),

@@ -8,13 +8,13 @@ import torch
 
 import rlrun
 from rlrun.algorithms.imitation.sides import Confusion, Sides, SidesLoss
-from rlrun.algorithms.symmetry import MirrorLoss
+from rlrun.algorithms.imitation.symmetry import MirrorLoss
 from rlrun.config import compose
 from rlrun.config.build import Builder
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.memory import Mirrored, Sample
-from rlrun.memory.adaptors import arrange
+from rlrun.memory.adaptors.adaptor import arrange
 from rlrun.nn import ActionCodec, ActorCritic, DeterministicPolicy, Mirror
 
 OARS = ["env.target=rlrun.env.toys.Oars", "num_envs=2", "logger=[]", "symmetry.observation={sign: [1,-1]}"]

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from rlrun.algorithms.sac import Temperature
-from rlrun.algorithms.taac import (
+from rlrun.algorithms.actor_critic.sac import Temperature
+from rlrun.algorithms.actor_critic.taac import (
     SwitchingPolicy,
     SwitchingPolicyLoss,
     Trajectories,

@@ -7,13 +7,13 @@ import pytest
 import torch
 from tests.training.batches import Served
 
-from rlrun.algorithms.ddpg import DeterministicQTarget
-from rlrun.algorithms.dqn import QNetwork, QTarget
-from rlrun.algorithms.dsac import ImplicitQuantileTarget
-from rlrun.algorithms.qrsac import FixedQuantileTarget
-from rlrun.algorithms.sac import SoftQTarget
-from rlrun.algorithms.sarsa import SarsaTarget
-from rlrun.callbacks.target import less_cost
+from rlrun.algorithms.actor_critic.ddpg import DeterministicQTarget
+from rlrun.algorithms.actor_critic.dsac import ImplicitQuantileTarget
+from rlrun.algorithms.actor_critic.qrsac import FixedQuantileTarget
+from rlrun.algorithms.actor_critic.sac import SoftQTarget
+from rlrun.algorithms.actor_critic.sarsa import SarsaTarget
+from rlrun.algorithms.value_based.dqn import QNetwork, QTarget
+from rlrun.callbacks.losses.target import less_cost
 from rlrun.core.errors import ConfigError
 from rlrun.nn import Critics, ImplicitCritics, SoftPolicy, Temperature
 from rlrun.training.trainer import Trainer

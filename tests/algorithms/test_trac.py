@@ -9,9 +9,9 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from rlrun import ops, train
-from rlrun.algorithms.a2c import A2CLoss
-from rlrun.algorithms.sac import SoftPolicy, Temperature
-from rlrun.algorithms.trac import TrustRegion, changes
+from rlrun.algorithms.actor_critic.sac import SoftPolicy, Temperature
+from rlrun.algorithms.on_policy.a2c import A2CLoss
+from rlrun.algorithms.on_policy.trac import TrustRegion, changes
 from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.nn import ActorCritic, Critics, Heads

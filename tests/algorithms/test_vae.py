@@ -10,7 +10,7 @@ from torch import distributions as D
 from torch import nn
 
 from rlrun import ops
-from rlrun.algorithms.vae import VAE, Beta, BetaLoss, Bound, DiscreteVAE, VAELoss, active
+from rlrun.algorithms.density.vae import VAE, Beta, BetaLoss, Bound, DiscreteVAE, VAELoss, active
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete
 

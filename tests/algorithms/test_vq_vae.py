@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun.algorithms.vq_vae import VQVAE, Perplexity, VQVAELoss, perplexity
+from rlrun.algorithms.density.vq_vae import VQVAE, Perplexity, VQVAELoss, perplexity
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Box
 

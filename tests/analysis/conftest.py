@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rlrun.core.files import write_json
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import write_json
 
 ABOUT = {
     "created": "2026-11-22T09:00:00+00:00",

@@ -18,7 +18,7 @@ from rlrun.analysis.report.statistics import Scores, estimate, iqm
 from rlrun.analysis.report.wording import notes
 from rlrun.config.expansion import Job
 from rlrun.core.errors import MissingExtra, RequestError
-from rlrun.runs.files import write_json
+from rlrun.core.files import write_json
 from rlrun.sweep.directory import SweepDir
 
 QUICK = {"resamples": 200}

@@ -11,15 +11,15 @@ from tests.short import AT, RESUMED, copy_as_killed, shrink
 
 import rlrun
 from rlrun import checkpointing
-from rlrun.callbacks import Evaluator, evaluate
+from rlrun.callbacks import Evaluator
+from rlrun.callbacks import evaluator as evaluate
 from rlrun.collect import async_evaluation
 from rlrun.commands.check import check
 from rlrun.config import compose
-from rlrun.core import distributed
+from rlrun.core import distributed, worker
 from rlrun.core.errors import RequestError, RlrunError
-from rlrun.runs import worker
+from rlrun.core.worker import Failed
 from rlrun.runs.directory import RunDir
-from rlrun.runs.worker import Failed
 
 OFTEN = {**RESUMED, "evaluation.every": 6, "evaluation.episodes": 3, "evaluation.max_steps": None}
 

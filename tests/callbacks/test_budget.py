@@ -10,7 +10,7 @@ from tests.callbacks.batches import Batches
 
 from rlrun import train
 from rlrun.callbacks import Budget, Evaluator, Interrupt, Interrupted
-from rlrun.runs import processes
+from rlrun.core import processes
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
 

@@ -10,7 +10,7 @@ import pytest
 from tests.checkpointing.test_crashes import Counter
 
 from rlrun import checkpointing as storage
-from rlrun.callbacks.checkpoint import Checkpointer
+from rlrun.callbacks.checkpointer import Checkpointer
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.memory import Table
 from rlrun.runs.directory import RunDir
@@ -54,7 +54,7 @@ def test_saves_at_or_after_each_interval(tmp_path):
 
 def test_time_makes_a_checkpoint_due(tmp_path, monkeypatch):
     now = iter([0.0, 5.0, 61.0, 61.0, 62.0])
-    monkeypatch.setattr("rlrun.callbacks.checkpoint.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("rlrun.callbacks.checkpointer.time.monotonic", lambda: next(now))
     checkpointer, run, _ = begun(tmp_path, every=None, seconds=60)
     for update in (1, 2, 3):
         checkpointer.end_cycle(update)
@@ -357,7 +357,7 @@ def test_records_are_synced_before_their_checkpoint(tmp_path, monkeypatch):
     checkpointer, run, _ = begun(tmp_path, every=10)
     run.metrics.write_text("{}\n")
     seen = []
-    monkeypatch.setattr("rlrun.callbacks.checkpoint.sync", lambda path: seen.append((path, steps(run))))
+    monkeypatch.setattr("rlrun.callbacks.checkpointer.sync", lambda path: seen.append((path, steps(run))))
     checkpointer.end_cycle(10)
     assert seen == [(run.metrics, [])]
 

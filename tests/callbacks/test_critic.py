@@ -9,7 +9,7 @@ import torch
 from tests.algorithms.fixed import CONTINUOUS, DISCRETE, column, critics_of, write
 from torch import nn
 
-from rlrun.algorithms.dsac import ImplicitQuantileLoss
+from rlrun.algorithms.actor_critic.dsac import ImplicitQuantileLoss
 from rlrun.callbacks import CriticLoss, LossCallback, PriorityFeedback, TargetScale, ValueBias
 from rlrun.commands.train import Experiment
 from rlrun.config import compose

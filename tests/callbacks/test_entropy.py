@@ -11,10 +11,10 @@ from torch import nn
 from torch.distributions import Categorical
 
 from rlrun import train
-from rlrun.algorithms.a2c import A2CLoss
-from rlrun.algorithms.bc import BCLoss
-from rlrun.algorithms.dsac import ImplicitQuantilePolicyLoss
-from rlrun.algorithms.iql import AdvantageWeightedLoss
+from rlrun.algorithms.actor_critic.dsac import ImplicitQuantilePolicyLoss
+from rlrun.algorithms.actor_critic.iql import AdvantageWeightedLoss
+from rlrun.algorithms.imitation.bc import BCLoss
+from rlrun.algorithms.on_policy.a2c import A2CLoss
 from rlrun.callbacks import EntropyTarget, EntropyWeight, SGDEntropyTarget, SoftPolicyLoss
 from rlrun.commands.check import check
 from rlrun.core.errors import ConfigError, WiringError
@@ -295,7 +295,9 @@ def test_gradient_steps_take_weighted_batches(weighted, tmp_path):
     assert train(overrides, run_dir=tmp_path / "run").trainer.callbacks["entropy_target"].weight.log != 0.0
 
 
-SECOND = "+callbacks.second={_target_: rlrun.algorithms.sac.TemperatureLoss, network: '${networks.temperature}'"
+SECOND = (
+    "+callbacks.second={_target_: rlrun.algorithms.actor_critic.sac.TemperatureLoss, network: '${networks.temperature}'"
+)
 SECOND += ", optimizer: '${optimizer}', spaces: '${spaces}'}"
 REFUSED = {
     **{name: ((f"algorithm={name}", "env=pendulum"), "no loss .* asks for") for name in ("td3", "mdq", "taac")},

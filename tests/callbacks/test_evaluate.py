@@ -56,7 +56,7 @@ def results(monkeypatch):
             abandon()
         return Evaluation([returns.pop(0)] * episodes, [7] * episodes, list(range(episodes)))
 
-    monkeypatch.setattr("rlrun.callbacks.evaluate.evaluate", play)
+    monkeypatch.setattr("rlrun.callbacks.evaluator.evaluate", play)
     return returns
 
 

@@ -9,7 +9,7 @@ from tests.callbacks.batches import Batches
 from torch import nn
 
 from rlrun.callbacks import JointLoss, LossCallback, replaced
-from rlrun.callbacks.loss import BonusLoss
+from rlrun.callbacks.losses.loss import BonusLoss
 from rlrun.core.errors import ConfigError, WiringError, shown
 from rlrun.core.schedules import Linear
 from rlrun.nn import grouped

@@ -16,7 +16,7 @@ from tests.resume.twins import copy_as_killed
 import rlrun
 from rlrun.callbacks.logging.logger import Logger
 from rlrun.callbacks.logging.sinks import Jsonl, TensorBoard, Wandb, make_sinks
-from rlrun.runs import worker
+from rlrun.core import worker
 from rlrun.runs.directory import RunDir
 from rlrun.training import metrics
 from rlrun.training.callback import Callback, Stop

@@ -19,7 +19,7 @@ from rlrun.callbacks.logging.record import Sink
 from rlrun.callbacks.logging.sinks import Jsonl, Terminal, Wandb, make_sinks
 from rlrun.core.clock import Spent
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError
-from rlrun.runs.files import duration
+from rlrun.core.files import duration
 from rlrun.runs.progress import line, where_time_goes
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.metrics import to_host

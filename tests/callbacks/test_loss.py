@@ -8,7 +8,7 @@ from tests.callbacks.batches import Batches
 from torch import nn
 
 from rlrun.callbacks import JointLoss, LossCallback, Schedule
-from rlrun.callbacks.diagnostics import update_ratio
+from rlrun.callbacks.losses.diagnostics import update_ratio
 from rlrun.core.errors import ConfigError, DataError, WiringError
 from rlrun.core.schedules import Linear
 from rlrun.nn import MLP, Ensemble
@@ -272,7 +272,7 @@ def test_loss_must_be_written():
     "asks", [lambda loss: loss.metrics, Plain.state_dict, None], ids=["log", "checkpoint", "nobody"]
 )
 def test_infinite_loss_is_named(asks, monkeypatch):
-    monkeypatch.setattr("rlrun.callbacks.diagnostics.LOOKED_AT", 4)
+    monkeypatch.setattr("rlrun.callbacks.losses.diagnostics.LOOKED_AT", 4)
     loss = Plain(Line(), sgd)
     loss.name = "line"
     for x in (1.0, 2.0, float("inf")):

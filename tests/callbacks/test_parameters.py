@@ -12,7 +12,7 @@ from torch import nn
 
 import rlrun
 from rlrun.callbacks import LossCallback, ParameterLogs, Profile
-from rlrun.callbacks.parameters import noise_scale
+from rlrun.callbacks.diagnostics.parameters import noise_scale
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.runs.directory import RunDir

@@ -10,9 +10,9 @@ from tests.short import copy_as_killed
 import rlrun
 from rlrun.commands.check import check
 from rlrun.core.errors import ConfigError, RequestError
+from rlrun.core.files import read_json
 from rlrun.core.progress import Progress
 from rlrun.core.schedules import Constant, Linear, OverBudget, Staircase, Step
-from rlrun.runs.files import read_json
 from rlrun.training.callback import Callback
 
 SHORT = [

@@ -167,21 +167,24 @@ def test_upload_replays_all_records_into_a_new_run(with_tables, tmp_path, monkey
     assert (len(sessions), {session.info.status for session in sessions}) == (2, {"FINISHED"})
 
 
-def test_mlflow_begins_another_run_where_a_place_does_not_know_the_id(opened):
+def test_mlflow_continues_its_own_run_after_an_upload_to_another_place(opened, tmp_path):
     run = opened(Mlflow(), 10)
-    (run / "mlflow" / "id").write_text("0" * 32)
+    service = Mlflow(uri=f"sqlite:///{tmp_path / 'service.db'}")
+    (run / "mlflow" / "id").write_text("0" * 32)  # of a service that does not know it
+    opened(service, 15)
     opened(sink := Mlflow(), 20)
-    id = (run / "mlflow" / "id").read_text()
-    assert [entry.step for entry in sink._client.get_metric_history(id, "updates")] == [20]
+    ids = [(run / "mlflow" / name).read_text() for name in ("local_id", "id")]
+    for place, id, steps in ((sink, ids[0], [10, 20]), (service, ids[1], [15])):
+        assert [entry.step for entry in place._client.get_metric_history(id, "updates")] == steps
 
 
 def test_upload_that_fails_keeps_the_id(opened, monkeypatch):
     run = opened(Mlflow(), 10)
-    shutil.copy(run / "mlflow" / "id", run / "before")
+    shutil.copy(run / "mlflow" / "local_id", run / "before")
     (run / "metrics.jsonl").write_text('{"env_steps": 1, "updates": "x", "seconds": 0.0}\n')
     (run / "config.yaml").write_text("callbacks: {logger: {sinks: {names: []}}}\n")
     with pytest.raises(RlrunError, match="mlflow did not take the run: TypeError"):
         upload(run, "mlflow")
-    assert (run / "mlflow" / "id").read_text() == (run / "before").read_text()
+    assert (run / "mlflow" / "local_id").read_text() == (run / "before").read_text()
     with pytest.raises(RequestError, match=r"--to wandbb: wanted wandb or mlflow \(did you mean 'wandb'\?\)"):
         upload(run, "wandbb")

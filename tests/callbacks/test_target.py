@@ -6,7 +6,7 @@ from tests.configs import ALGORITHMS, env_of, keys
 from torch import nn
 
 from rlrun import ops
-from rlrun.algorithms.sac import SoftQTarget
+from rlrun.algorithms.actor_critic.sac import SoftQTarget
 from rlrun.callbacks import LambdaReturn, TargetCallback
 from rlrun.commands.train import Experiment
 from rlrun.config import compose

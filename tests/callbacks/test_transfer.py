@@ -12,9 +12,10 @@ from rlrun.callbacks import MemoryExport, MemoryImport
 from rlrun.commands import train as experiment
 from rlrun.core.errors import ConfigError, RequestError
 from rlrun.core.spaces import Box, Discrete, Spaces
-from rlrun.memory import Table, emote
-from rlrun.memory.episodes import Stored
-from rlrun.memory.files import restore, store
+from rlrun.memory import Table
+from rlrun.memory.formats import emote
+from rlrun.memory.formats.table_file import restore, store
+from rlrun.memory.table.episodes import Stored
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
 
@@ -78,7 +79,7 @@ class Clock:
         self.now, self.stored = 1000.0, []
         monkeypatch.setattr("rlrun.callbacks.transfer.time.monotonic", lambda: self.now)
         monkeypatch.setattr(
-            "rlrun.callbacks.transfer.files.store", lambda memory, *_, **__: self.stored.append(len(memory))
+            "rlrun.callbacks.transfer.table_file.store", lambda memory, *_, **__: self.stored.append(len(memory))
         )
 
 

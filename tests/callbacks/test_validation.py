@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from rlrun import ops
-from rlrun.algorithms.classifier import ClassifierLoss
+from rlrun.algorithms.representation.classifier import ClassifierLoss
 from rlrun.callbacks import Auroc, Budget, Interrupted, Validation
 from rlrun.core.errors import ConfigError
-from rlrun.memory.dataset import DatasetLoader
+from rlrun.memory.loaders.dataset import DatasetLoader
 from rlrun.training.callback import Stop
 
 DATA = {"observation": np.array([[1.0], [2.0], [-1.0], [-3.0], [4.0]], np.float32), "label": np.array([1, 1, 0, 1, 0])}

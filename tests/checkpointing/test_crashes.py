@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from rlrun import checkpointing as storage
-from rlrun.callbacks.checkpoint import Checkpointer
+from rlrun.callbacks.checkpointer import Checkpointer
 from rlrun.core.errors import RlrunError
 from rlrun.memory import Table
-from rlrun.memory.ejectors import Fifo
+from rlrun.memory.table.ejectors import Fifo
 from rlrun.runs.directory import RunDir, checkpoint_key
 
 WRITING = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir")

@@ -10,8 +10,8 @@ from rlrun import checkpointing as storage
 from rlrun.checkpointing import segments
 from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.memory import Table
-from rlrun.memory.ejectors import Fifo
-from rlrun.memory.episodes import cut_off
+from rlrun.memory.table.ejectors import Fifo
+from rlrun.memory.table.episodes import cut_off
 
 COLUMNS = {"observation": {"shape": [3]}, "reward": {}, "image": {"shape": [2000], "dtype": "uint8"}}
 KINDS = pytest.mark.parametrize("whole", [False, True], ids=["ring", "pool"])

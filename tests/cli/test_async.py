@@ -10,7 +10,7 @@ from tests.processes import below
 
 from rlrun import checkpointing as storage
 from rlrun import resume
-from rlrun.runs import worker
+from rlrun.core import worker
 from rlrun.runs.directory import RunDir
 
 from .test_leaving import MODULE, status

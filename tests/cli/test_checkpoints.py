@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from rlrun import checkpointing as storage
+from rlrun.checkpointing import manifest as stored
 from rlrun.commands import checkpoints as inspection
 from rlrun.commands.resume import CHANGEABLE
 from rlrun.config import compose
 from rlrun.memory import Table
-from rlrun.runs import checkpoint_manifest as stored
 from rlrun.runs.directory import RunDir, checkpoint_name
 
 EVALUATION = {"mean_return": 12.5, "std_return": 0.5, "episodes": 10, "env_steps": 1_000}

@@ -119,7 +119,7 @@ def test_provenance_names_file_pair_and_word(rlrun):
     lines = rlrun("config", *DQN, "seed=3", "--provenance").out.splitlines()
     assert "seed = 3   # override" in lines
     assert "algorithm.n_step = 3   # rlrun/preset/dqn_cartpole.yaml (found by algorithm and env)" in lines
-    assert "callbacks.q_loss._target_ = rlrun.algorithms.dqn.QLoss   # rlrun/algorithm/dqn.yaml" in lines
+    assert "callbacks.q_loss._target_ = rlrun.algorithms.value_based.dqn.QLoss   # rlrun/algorithm/dqn.yaml" in lines
     assert "stop.seconds = null   # rlrun/train.yaml" in lines
 
 

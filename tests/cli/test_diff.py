@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 import rlrun as package
+from rlrun.core.files import read_json, write_json
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import read_json, write_json
 
 TINY = (
     *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "memory.length=500", "algorithm.hidden=[8]"),

@@ -6,8 +6,8 @@ import pytest
 
 import rlrun as package
 from rlrun.core.errors import RequestError
+from rlrun.core.files import write_json
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import write_json
 
 NUMBERS = ("algorithm.lr=1e-3", "stop.env_steps=10_000")
 ABOUT = {"created": "2026-11-22T09:00:00+00:00"}

@@ -156,7 +156,7 @@ VALUES = {
     (*DQN, "algorithm.hidden=[8,,8]"): ["cannot be read; quote texts"],
     (*DQN, "seeds=3"): ["seeds: wanted the keys of rlrun.core.seeds.Seeds, got 3 (did you mean 'seed'?)"],
     (*DQN, "networks.q=nets.Net"): [
-        "networks.q: wanted the keys of rlrun.algorithms.dqn.QNetwork",
+        "networks.q: wanted the keys of rlrun.algorithms.value_based.dqn.QNetwork",
         "networks.q._target_=nets.Net",
     ],
     (*DQN, "callbacks.q_loss.optimizer=adam"): [
@@ -175,7 +175,11 @@ PARTS = {
     ("train", "--from", "old@70"): ["no checkpoint '70'"],
     ("train", "--from", "nowhere"): ["nowhere does not exist"],
     ("train", "--trust"): ["--trust goes with --from, --continue and --sweep-dir"],
-    (*DQN, "networks.q._target_=rlrun.algorithms.dqn.QNetwrok"): ["networks.q:", "did you mean", "QNetwork'?"],
+    (*DQN, "networks.q._target_=rlrun.algorithms.value_based.dqn.QNetwrok"): [
+        "networks.q:",
+        "did you mean",
+        "QNetwork'?",
+    ],
     ("train", "algorithm=dqn", "env=pendulum"): ["networks.q:", "DQN", "discrete", "Box[1]", "algorithm=sac"],
     ("train", "algorithm=dqn", "env.id="): ["env.id", "''"],
     ("train", "algorithm=dqn", "env.id=CartPol-v1"): ["env.id", "did you mean 'CartPole-v1'?"],
@@ -343,7 +347,10 @@ def test_unread_key_of_users_file(key, write, rlrun):
         ("", "its first line has to be"),
         ("seed: '${nowhere}'", "seed: '${nowhere}' leads nowhere"),
         ("algorithm: {lr: abc}", "algorithm.lr: wanted a number above 0"),
-        ("callbacks: {q_loss: {foo: 1}}", "callbacks.q_loss.foo: rlrun.algorithms.dqn.QLoss takes no argument"),
+        (
+            "callbacks: {q_loss: {foo: 1}}",
+            "callbacks.q_loss.foo: rlrun.algorithms.value_based.dqn.QLoss takes no argument",
+        ),
     ],
 )
 def test_a_wrong_file_of_the_user_is_named(text, line, write, rlrun):

@@ -7,7 +7,7 @@ from tests.algorithms.runs import REPLAY
 
 import rlrun
 from rlrun import checkpointing as storage
-from rlrun.algorithms.sac import SoftPolicy, Temperature
+from rlrun.algorithms.actor_critic.sac import SoftPolicy, Temperature
 from rlrun.collect import EpsilonGreedy, PolicyAgent, RandomAgent
 from rlrun.collect.agents import random_agent
 from rlrun.core.schedules import Linear

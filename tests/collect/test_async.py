@@ -16,14 +16,14 @@ from gymnasium.vector import AutoresetMode
 from tests.collect.counting import Constant, Walking
 
 from rlrun import env as envs
-from rlrun.algorithms.dqn import QNetwork
+from rlrun.algorithms.value_based.dqn import QNetwork
 from rlrun.checkpointing import digest
 from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent
+from rlrun.core import worker
 from rlrun.core.errors import ConfigError, WorkerError
 from rlrun.core.schedules import Linear
 from rlrun.memory import Past, ReplayLoader, Rollout, Table
 from rlrun.nn import ActorCritic
-from rlrun.runs import worker
 
 from . import probes
 from .probes import labelled

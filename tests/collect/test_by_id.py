@@ -17,7 +17,7 @@ from rlrun.core.spaces import Box, Composite, Discrete
 from rlrun.env import EnvById
 from rlrun.env.by_id import Crowd, DictObservation, EpisodeState
 from rlrun.memory import Table
-from rlrun.memory.episodes import Stored
+from rlrun.memory.table.episodes import Stored
 
 TARGET = "env.target=rlrun.env.by_id.Crowd"
 SPACES = EnvById(Crowd()).spaces

@@ -16,7 +16,7 @@ from rlrun.config.build import Builder
 from rlrun.core.errors import ConfigError, DataError
 from rlrun.env import make
 from rlrun.memory import Table
-from rlrun.memory.episodes import Stored
+from rlrun.memory.table.episodes import Stored
 
 
 class Tutored(gymnasium.Env):

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun.algorithms.dqn import QNetwork
-from rlrun.algorithms.sac import SoftPolicy, Temperature
+from rlrun.algorithms.actor_critic.sac import SoftPolicy, Temperature
+from rlrun.algorithms.value_based.dqn import QNetwork
 from rlrun.collect import EpsilonGreedy, PolicyAgent
 from rlrun.collect.unroll import freeze, thaw
 from rlrun.core.errors import ConfigError

@@ -11,11 +11,11 @@ from tests.resume.twins import copy_as_killed
 import rlrun
 from rlrun.collect import AsyncCollector, Collector, GoalGenerator, LearningProgress, RandomAgent, evaluate
 from rlrun.config import compose
+from rlrun.core import worker
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.env import make
 from rlrun.env.wrappers import RandomGoal
 from rlrun.memory import Table
-from rlrun.runs import worker
 
 TASKS = ["algorithm=sac", "env.target=tests.collect.probes.Tasks", "+with=learned_goal", "goals=3", "num_envs=2"]
 KINDS = {

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from rlrun.collect import AsyncCollector, Collector, PolicyAgent, evaluate
 from rlrun.collect.agents import restarted
 from rlrun.core.errors import RequestError
-from rlrun.memory.rollout_table import Rollout
+from rlrun.memory.table.rollout_table import Rollout
 
 from .probes import collector_for, labelled
 

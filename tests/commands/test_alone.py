@@ -10,7 +10,8 @@ import pytest
 import rlrun
 from rlrun.commands.play import play
 from rlrun.core.errors import RequestError
-from rlrun.memory import files, spaces_in
+from rlrun.memory import spaces_in
+from rlrun.memory.formats import table_file
 
 TINY = ["algorithm.hidden=[8]", "logger=[]", "device=cpu", "preset=null", "checkpoint.every=0", "stop.updates=4"]
 SMALL = [*TINY, "algorithm.batch_size=8"]
@@ -136,4 +137,4 @@ def test_stored_memories_record_the_spaces(data):
     several = spaces_in(str(data / "several.zip"))
     assert several.observation.parts["which"].start == 3
     assert [*several.action.parts] == ["0", "1"]
-    assert json.dumps(files.about(Path(data / "cartpole.zip"))["spaces"])
+    assert json.dumps(table_file.about(Path(data / "cartpole.zip"))["spaces"])

@@ -5,7 +5,7 @@ import torch
 from gymnasium.spaces import Box
 from tests.env.test_outputs import Gives
 
-from rlrun.algorithms.dqn import QNetwork
+from rlrun.algorithms.value_based.dqn import QNetwork
 from rlrun.commands.check import check
 from rlrun.commands.train import Experiment
 from rlrun.config import compose

@@ -15,8 +15,8 @@ import rlrun
 from rlrun.commands import query
 from rlrun.config import compose, to_yaml
 from rlrun.core.errors import MissingExtra, RequestError
+from rlrun.core.files import write_json
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import write_json
 
 CONFIG = """
 seed: {seed}

@@ -201,7 +201,7 @@ def test_of_two_resumes_that_overlap_the_later_one_is_refused(left, monkeypatch)
 def test_higher_budget_extends_a_finished_run(whole, tmp_path, monkeypatch):
     assert load_config(whole["sac"].run_dir / "config.yaml").memory.length == 1_000_000
     shutil.copytree(whole["sac"].run_dir, tmp_path / "run")
-    monkeypatch.setattr("rlrun.memory.columns.main_memory", lambda: 1_000_000)  # of a smaller machine
+    monkeypatch.setattr("rlrun.memory.table.columns.main_memory", lambda: 1_000_000)  # of a smaller machine
     result = rlrun.resume(tmp_path / "run", ["stop.env_steps=140"])
     assert (result.summary["env_steps"], result.summary["updates"]) == (140, 60)
     table = result.trainer.loader.table

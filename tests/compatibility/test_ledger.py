@@ -261,7 +261,7 @@ def test_an_entry_trains_for_three_updates(text, tmp_path, monkeypatch):
 
 def test_an_entry_that_fails_says_why(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert attempt("algorithm=a2c algorithm.horizon=0")["error"] == "loader.horizon must be at least 1, not 0"
+    assert attempt("algorithm=a2c algorithm.horizon=0")["error"] == "algorithm.horizon must be at least 1, not 0"
 
 
 @pytest.mark.parametrize("system", COUNTS)

@@ -17,7 +17,8 @@ from rlrun.collect import Collector, RandomAgent
 from rlrun.config import compose
 from rlrun.config.build import Builder
 from rlrun.core.errors import MissingExtra, RlrunError
-from rlrun.memory import Table, files
+from rlrun.memory import Table
+from rlrun.memory.formats import table_file
 
 UPDATES = 3
 SHORT = {  # numbers that an entry leaves to the config: only waiting depends on them
@@ -109,7 +110,7 @@ def _provide(command: list[str], env: Sequence[str] = ()) -> None:
         collector.collect(100)
     for name in missing:
         Path(name).parent.mkdir(parents=True, exist_ok=True)
-        files.store(table, Path(name))
+        table_file.store(table, Path(name))
     envs.close()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.losses.loss import LossCallback
+from rlrun.callbacks.losses.target import TargetCallback
 from rlrun.compile import FusedUpdate
 from rlrun.training.callback import Callback
 from rlrun.training.trainer import Trainer

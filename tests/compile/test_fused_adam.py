@@ -160,7 +160,7 @@ def test_sparse_gradients_are_refused():
 
 FIRST_STEPS = """
 import functools, sys, torch
-from rlrun.algorithms.lagrangian import LagrangianWeights
+from rlrun.algorithms.actor_critic.lagrangian import LagrangianWeights
 from rlrun.callbacks import LossCallback
 from rlrun.nn import grouped
 network = torch.nn.Linear(3, 4)

@@ -10,7 +10,7 @@ from tests.compile import comparison
 from tests.compile.comparison import ADAM, Distance, both, changed, layer, trained
 from torch import Tensor, nn
 
-from rlrun.callbacks.parameters import module_outputs
+from rlrun.callbacks.diagnostics.parameters import module_outputs
 from rlrun.compile import update
 from rlrun.training.callback import Callback
 

@@ -345,7 +345,7 @@ def test_missing_compiler_is_refused(compiler, message, monkeypatch):
 
 def test_compiled_code_belongs_to_processor(monkeypatch, tmp_path):
     """Code made for one that has more instructions would be the end of a run on one that has less."""
-    monkeypatch.setattr("rlrun.runs.user_cache.folder", lambda: tmp_path)
+    monkeypatch.setattr("rlrun.core.user_cache.folder", lambda: tmp_path)
     folders = []
     for flags in ("avx2 avx512f avx512_bf16", "avx2 avx512f", "avx2 avx512f"):
         monkeypatch.setattr(
@@ -368,7 +368,7 @@ def test_compiled_code_stays_private(fault, monkeypatch, tmp_path, warnings):
         return tmp_path / (fault if fault and fault.startswith("a") else "rlrun")
 
     clean_up: list[Any] = []
-    monkeypatch.setattr("rlrun.runs.user_cache.folder", folder)
+    monkeypatch.setattr("rlrun.core.user_cache.folder", folder)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr(
         "rlrun.compile.backend.Finalize", lambda _, call, args, exitpriority: clean_up.append((call, args))

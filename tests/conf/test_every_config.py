@@ -18,7 +18,8 @@ from rlrun.config import compose, replaced, unread
 from rlrun.config.build import Builder
 from rlrun.config.interpolation import plain
 from rlrun.config.places import packaged_dir
-from rlrun.memory import Table, files
+from rlrun.memory import Table
+from rlrun.memory.formats import table_file
 
 CONF = packaged_dir()
 OF_SWEEPS = ("multirun", "launcher/", "sweep/")  # tests/sweep/test_means.py composes these
@@ -150,7 +151,7 @@ def provide(overrides: list[str]) -> None:
     collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table)
     collector.begin_training()
     collector.collect(50)
-    files.store(table, Path(DATASET.partition("=")[2]))
+    table_file.store(table, Path(DATASET.partition("=")[2]))
     env.close()
 
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+import torch
 
 from rlrun.config.build import Builder
 from rlrun.config.keys import Given, misfit, not_a_part
@@ -39,6 +40,33 @@ class Terms:
     def __init__(self, terms: dict[str, Any]) -> None:
         for name, entry in terms.items():
             require_whole(f"terms.{name}.every", entry["every"], 1)
+
+
+class Limited:
+    def __init__(self, inputs: int, kernel: int) -> None:
+        if kernel > inputs:
+            raise ConfigError(f"kernel: wanted at most {inputs}, got {kernel}")
+
+
+class Stages:
+    """Calls each of its stages, with the inputs that it knows."""
+
+    def __init__(self, big: Any, small: Any) -> None:
+        big(84)
+        small(4)
+
+
+class Wrapping:
+    """Passes its width on as the keys of another."""
+
+    def __init__(self, keys: int, width: int) -> None:
+        Inner(keys=width)
+
+
+class Rebinding:
+    def __init__(self, **rates: Any) -> None:
+        rates = list(rates)  # type: ignore[assignment]
+        raise ConfigError("speed: wanted something else")
 
 
 class Known:
@@ -91,6 +119,14 @@ def test_an_argument_of_the_same_name_with_another_value_is_not_blamed():
         builder.get("part")
 
 
+def test_where_two_keys_may_be_meant_none_is_named():
+    kernels = {name: part("Limited", _partial_=True, kernel=f"${{{name}.kernel}}") for name in ("big", "small")}
+    message = error_of(part=part("Stages", **kernels), big={"kernel": 8}, small={"kernel": 8})
+    assert message == "part: kernel: wanted at most 4, got 8"
+    assert error_of(part=part("Wrapping", keys=0, width=0)).startswith("part: keys: wanted a whole number from 1")
+    assert error_of(part=part("Rebinding", speed=1)) == "part: speed: wanted something else"
+
+
 def test_what_lies_within_an_argument_is_found_by_links():
     terms = {"a": {"every": 2}, "b": {"every": "${pace}"}}
     assert error_of(part=part("Terms", terms="${terms}"), terms=terms, pace=0).startswith("pace: wanted a whole")
@@ -113,6 +149,13 @@ def test_values_of_another_kind_are_the_cause_of_pythons_errors():
     assert misfit(error, {"networks": {"decoder": {}}}, [fitting]) == ""
     other = Given(ExternalMemory, ("memory",), {"slots": "x"})  # was not called
     assert misfit(error, {"memory": {}}, [other]) == ""
+
+
+def test_values_that_fit_are_not_the_cause_of_an_error():
+    tree = {"optimizer": {"_target_": "torch.optim.Adam", "betas": [0.9, 0.999], "eps": -1, "params": [torch.ones(1)]}}
+    with pytest.raises(BuildError, match="Invalid epsilon value: -1") as caught:
+        Builder(tree).get("optimizer")
+    assert "betas" not in str(caught.value)
 
 
 def test_a_text_in_the_place_of_a_module_is_refused_where_nothing_failed():

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.command import forget
 
-from rlrun.runs import processes
+from rlrun.core import processes
 
 from .shell import Answer
 

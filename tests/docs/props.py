@@ -28,7 +28,7 @@ SWEEP = ("train", "-m", "algorithm=sac,dqn", "env=cartpole", "seed=range(5)", "-
 CODE = """
 import gymnasium
 import torch
-from rlrun.algorithms.dqn import QNetwork
+from rlrun.algorithms.value_based.dqn import QNetwork
 from rlrun.training.callback import Callback
 
 class MyEnv(gymnasium.Env):

@@ -9,7 +9,7 @@ import pytest
 from handbook import algorithms, commands, docstrings, hooks, markdown, metrics
 from handbook.settings import CONF, settings
 
-from rlrun.algorithms.dqn import QLoss
+from rlrun.algorithms.value_based.dqn import QLoss
 from rlrun.callbacks import LossCallback
 from rlrun.commands import train as experiment
 from rlrun.export.during import OnnxExport

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlrun.runs import worker
+from rlrun.core import worker
 
 from .pages import pages
 from .props import Store

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from rlrun.algorithms.handcrafted import Thrust
+from rlrun.algorithms.imitation.handcrafted import Thrust
 from rlrun.collect import PolicyAgent, RandomAgent, evaluate
 from rlrun.core.errors import ConfigError
 from rlrun.env import make, sprites, toys

@@ -10,11 +10,11 @@ from rlrun.collect import Collector, RandomAgent
 from rlrun.core.spaces import Spaces
 from rlrun.env import make
 from rlrun.memory import Fifo, Table, Uniform
-from rlrun.memory.by_episode import Coverage, Sequential, Stratified
-from rlrun.memory.ejectors import CoverageEjector, UniformEjector
-from rlrun.memory.prioritized import Prioritized
-from rlrun.memory.recent import Recent
-from rlrun.memory.samplers import Sampler
+from rlrun.memory.table.coverage_samplers import Coverage, Sequential, Stratified
+from rlrun.memory.table.ejectors import CoverageEjector, UniformEjector
+from rlrun.memory.table.prioritized import Prioritized
+from rlrun.memory.table.recent_sampler import Recent
+from rlrun.memory.table.samplers import Sampler
 
 COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
 FLAGS = {"terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}

@@ -12,8 +12,15 @@ import torch
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Cast, NStep, Rename, ReturnNormalize, RewardNormalize, Scale, Table
-from rlrun.memory.adaptors import PerStep, Select, Untransformed, arrange, spared
-from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift, WeighRewards
+from rlrun.memory.adaptors.adaptor import PerStep, Select, Untransformed, arrange, spared
+from rlrun.memory.adaptors.transforms import (
+    ImageScale,
+    RewardClip,
+    RewardFunction,
+    RewardScale,
+    RewardShift,
+    WeighRewards,
+)
 from rlrun.nn import Rewards
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 

@@ -11,7 +11,7 @@ import torch
 
 from rlrun.core.spaces import map_tree
 from rlrun.memory import JointLoader, NStep, ReplayLoader, RewardClip, RewardNormalize, Table, Uniform
-from rlrun.memory.prioritized import Prioritized
+from rlrun.memory.table.prioritized import Prioritized
 from rlrun.nn import Normalizer
 
 FLAGS = {"terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
@@ -74,7 +74,7 @@ def assert_same(first: Any, second: Any) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_samples_made_at_once_are_those_made_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlrun.memory.samplers.STOCK", 64)  # numbers, so that a burst takes several of them
+    monkeypatch.setattr("rlrun.memory.table.samplers.STOCK", 64)  # numbers, so that a burst takes several of them
     make, at_once = CASES[name]
     one_by_one, ahead = make(), make()
     for table in (one_by_one, ahead):
@@ -197,7 +197,7 @@ def test_loader_announces_the_updates_before_the_next_step(envs: int, rate: floa
 
 
 def test_large_bursts_stay_small_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlrun.memory.table.AHEAD", 1000)  # bytes
+    monkeypatch.setattr("rlrun.memory.table.table.AHEAD", 1000)  # bytes
     table = Table(length=60, columns=VECTOR)
     write(table, 0, 30)
     table.draw_ahead(50, 10)

@@ -25,7 +25,7 @@ from rlrun.memory import (
     Table,
     Views,
 )
-from rlrun.memory.augment import Augmentation
+from rlrun.memory.adaptors.augment import Augmentation
 
 from .tables import add_steps
 

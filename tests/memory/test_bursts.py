@@ -40,7 +40,7 @@ def served(table: Table, count: int, length: int = 1) -> tuple[list[int], list[f
 def test_samples_of_a_burst_ignore_its_feedback(at_once, length, monkeypatch):
     """Each of four rows has priority 1, so a stratified sample of four has each; later they are 3, 1, 1 and 1."""
     if not at_once:
-        monkeypatch.setattr("rlrun.memory.table.AHEAD", 0)  # bytes
+        monkeypatch.setattr("rlrun.memory.table.table.AHEAD", 0)  # bytes
     table = table_of(4, short="pad")
     table.draw_ahead(3, 4, length)
     for newest in (9.0, 2.0, 3.0):
@@ -117,7 +117,7 @@ def test_each_sample_of_a_burst_is_of_all_rows():
 def test_new_rows_end_a_burst(at_once, monkeypatch):
     """Rows 0, 100 and 101 have priority 9, rows 1, 2 and 3 have 1: a stratified sample of ten has these in one part."""
     if not at_once:
-        monkeypatch.setattr("rlrun.memory.table.AHEAD", 0)  # bytes
+        monkeypatch.setattr("rlrun.memory.table.table.AHEAD", 0)  # bytes
     table = table_of(4)
     table.draw_ahead(3, 10)
     batch = table.sample(10)

@@ -29,13 +29,12 @@ from rlrun.memory import (
     Scale,
     Split,
     Table,
-    dataset,
-    files,
-    minari,
 )
-from rlrun.memory.dataset import DatasetLoader
-from rlrun.memory.episodes import Episode
-from rlrun.memory.samplers import Rows
+from rlrun.memory.formats import minari, table_file
+from rlrun.memory.loaders import dataset
+from rlrun.memory.loaders.dataset import DatasetLoader
+from rlrun.memory.table.episodes import Episode
+from rlrun.memory.table.samplers import Rows
 from rlrun.nn.normalizer import Normalizer
 
 from .tables import STEP, add_steps
@@ -291,7 +290,7 @@ def test_tables_changed_within_epochs_are_refused():
 
 
 def test_stored_memory_is_a_dataset(tmp_path):
-    files.store(filled(), tmp_path / "memory.zip")
+    table_file.store(filled(), tmp_path / "memory.zip")
     observations = joined(served(make(str(tmp_path / "memory.zip"), epochs=1), 9, "observation"))
     assert sorted(observations) == [0, 1, 2, 10, 20, 21, 30]
     with pytest.raises(RequestError, match=r"other\.zip cannot be read"):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rlrun.memory import Fifo, Table
-from rlrun.memory.ejectors import CoverageEjector, Ejector, UniformEjector
-from rlrun.memory.index import CLOSED
+from rlrun.memory.table.ejectors import CoverageEjector, Ejector, UniformEjector
+from rlrun.memory.table.index import CLOSED
 
 from .tables import COLUMNS, EJECTORS, assert_as_expected, episode, fill
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from rlrun.core.errors import RequestError
-from rlrun.memory import Table, emote
-from rlrun.memory.episodes import Stored
-from rlrun.memory.sources import import_rows
+from rlrun.memory import Table
+from rlrun.memory.formats import emote
+from rlrun.memory.formats.sources import import_rows
+from rlrun.memory.table.episodes import Stored
 
 from .tables import FLAGS, add_steps
 

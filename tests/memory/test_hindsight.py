@@ -16,7 +16,7 @@ from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.env import make
 from rlrun.env.goals import GoalReward, PointReach
 from rlrun.memory import Fifo, NStep, Scale, Table
-from rlrun.memory.hindsight import Hindsight
+from rlrun.memory.adaptors.hindsight import Hindsight
 
 from .tables import add_steps
 

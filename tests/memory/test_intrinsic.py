@@ -26,8 +26,8 @@ from rlrun.memory import (
     UniformEjector,
     effort,
 )
-from rlrun.memory.intrinsic import Bonus
-from rlrun.memory.transforms import RewardClip, RewardScale
+from rlrun.memory.adaptors.intrinsic import Bonus
+from rlrun.memory.adaptors.transforms import RewardClip, RewardScale
 from rlrun.nn.normalizer import Normalizer
 
 from .tables import add_steps

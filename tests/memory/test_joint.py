@@ -11,8 +11,8 @@ from rlrun.config.build import Builder
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.loading.assembly import stateful
 from rlrun.memory import ReplayLoader, Table
-from rlrun.memory.dataset import DatasetLoader
-from rlrun.memory.joint import JointLoader, Mix
+from rlrun.memory.loaders.dataset import DatasetLoader
+from rlrun.memory.loaders.joint import JointLoader, Mix
 
 
 def data(start: int, count: int = 6, **settings: Any) -> DatasetLoader:

@@ -17,9 +17,9 @@ from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.core.spaces import Spaces
 from rlrun.env.spaces import from_gymnasium
 from rlrun.memory import Table
-from rlrun.memory import minari as ours
-from rlrun.memory.episodes import Stored
-from rlrun.memory.sources import import_rows, spaces_in
+from rlrun.memory.formats import minari as ours
+from rlrun.memory.formats.sources import import_rows, spaces_in
+from rlrun.memory.table.episodes import Stored
 
 from .tables import add_steps
 

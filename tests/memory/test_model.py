@@ -11,8 +11,8 @@ import torch
 
 from rlrun.core.errors import RlrunError
 from rlrun.memory import Fifo, Sample, Table
-from rlrun.memory.index import EMPTY
-from rlrun.memory.pool import PoolIndex
+from rlrun.memory.table.index import EMPTY
+from rlrun.memory.table.pool import PoolIndex
 
 from .tables import EJECTORS, SAMPLERS
 

@@ -10,8 +10,14 @@ import torch
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import NStep, Table
-from rlrun.memory.adaptors import Adaptor, arrange
-from rlrun.memory.transforms import Normalize, ObservationNormalize, ReturnNormalize, RewardNormalize, WeighRewards
+from rlrun.memory.adaptors.adaptor import Adaptor, arrange
+from rlrun.memory.adaptors.transforms import (
+    Normalize,
+    ObservationNormalize,
+    ReturnNormalize,
+    RewardNormalize,
+    WeighRewards,
+)
 from rlrun.nn import Rewards
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 

@@ -11,8 +11,9 @@ from rlrun.config import compose
 from rlrun.config.build import Builder
 from rlrun.core.errors import RequestError
 from rlrun.core.spaces import Box, Discrete, Spaces, describe, leaves
-from rlrun.memory import Prioritized, Sample, Table, Uniform, files, spaces_in
-from rlrun.memory.sources import import_rows
+from rlrun.memory import Prioritized, Sample, Table, Uniform, spaces_in
+from rlrun.memory.formats import table_file
+from rlrun.memory.formats.sources import import_rows
 
 from .tables import store_random
 
@@ -119,7 +120,7 @@ def rows(path, action, *, size=2, rewards=(), dtype="int64"):
     table = Table(length=20, columns={**columns, "reward": {"shape": list(rewards)}})
     for value in action:
         table.add(0, {"observation": np.zeros((1, size)), "action": [value], "reward": np.zeros((1, *rewards))})
-    files.store(table, path)
+    table_file.store(table, path)
     return str(path)
 
 
@@ -139,7 +140,7 @@ def test_masks_count_choices_never_taken(flags, taken, choices, tmp_path):
     for action in (0, taken, 0):
         observation = {"action_mask": np.ones((1, flags)), "x": [0.0]}
         table.add(0, {"observation": observation, "action": [action], "reward": [0.0]})
-    files.store(table, tmp_path / "rows.zip")
+    table_file.store(table, tmp_path / "rows.zip")
     assert spaces_in(str(tmp_path / "rows.zip")).action.n == choices
 
 
@@ -163,7 +164,7 @@ def test_memories_without_actions_are_refused(tmp_path):
     table = Table(length=10, columns={"observation": {}, "reward": {}})
     for number in range(3):
         table.add(0, {"observation": [number], "reward": [0.0]})
-    files.store(table, Path(tmp_path / "seen.zip"))
+    table_file.store(table, Path(tmp_path / "seen.zip"))
     with pytest.raises(RequestError, match=r"seen\.zip: it holds observation; wanted observations and actions"):
         spaces_in(str(tmp_path / "seen.zip"))
 
@@ -175,11 +176,11 @@ def test_whole_numbers_are_those_of_the_recorded_space(dtype, low, high, tmp_pat
     for number in (low, high, low):
         row = {"observation": np.full((1, 2), number, dtype), "action": [0], "reward": [0.0]}
         table.add(None, {**row, "terminated": [False], "truncated": [False]})
-    files.store(table, tmp_path / "recorded.zip", spaces=spaces)
+    table_file.store(table, tmp_path / "recorded.zip", spaces=spaces)
     found = spaces_in(str(tmp_path / "recorded.zip")).observation
     assert (found.dtype, found.unit_range) == (dtype, box.unit_range)
     assert not caplog.records
-    files.store(table, tmp_path / "guessed.zip")
+    table_file.store(table, tmp_path / "guessed.zip")
     found = spaces_in(str(tmp_path / "guessed.zip")).observation
     if low < 0:
         assert (found.dtype, found.unit_range) == (dtype, (0, 1.0))
@@ -196,7 +197,7 @@ def test_guesses_about_bytes_and_whole_numbers_are_named(tmp_path, caplog):
         table = Table(length=9, spaces=spaces)
         for _ in range(3):
             table.add(None, {**rows, "terminated": [False], "truncated": [False]})
-        files.store(table, tmp_path / f"{name}.zip", spaces=recorded)
+        table_file.store(table, tmp_path / f"{name}.zip", spaces=recorded)
     assert spaces_in(str(tmp_path / "recorded.zip")).observation.high.max() == 1
     assert not caplog.records
     assert spaces_in(str(tmp_path / "guessed.zip")).observation.high.max() == 255

@@ -10,11 +10,11 @@ import torch
 
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.memory import Mix, ReplayLoader, Table, Uniform
-from rlrun.memory.dataset import DatasetLoader
-from rlrun.memory.joint import JointLoader
-from rlrun.memory.prefetch import Prefetch
-from rlrun.memory.rollout import RolloutLoader
-from rlrun.memory.rollout_table import Rollout
+from rlrun.memory.loaders.dataset import DatasetLoader
+from rlrun.memory.loaders.joint import JointLoader
+from rlrun.memory.loaders.prefetch import Prefetch
+from rlrun.memory.loaders.rollout import RolloutLoader
+from rlrun.memory.table.rollout_table import Rollout
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
 

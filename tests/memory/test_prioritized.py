@@ -9,7 +9,7 @@ import torch
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.schedules import Linear
 from rlrun.memory import Fifo, Prioritized, Table
-from rlrun.memory.trees import PENDING, MinTree, SegmentTree, SumTree
+from rlrun.memory.table.trees import PENDING, MinTree, SegmentTree, SumTree
 
 from .tables import COLUMNS, assert_as_expected, counted, episode, fill, starts
 

@@ -9,8 +9,8 @@ import pytest
 from rlrun import checkpointing as storage
 from rlrun.core.errors import DataError, RlrunError
 from rlrun.memory import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData, Table
-from rlrun.memory.columns import Column
-from rlrun.memory.episodes import Stored
+from rlrun.memory.table.columns import Column
+from rlrun.memory.table.episodes import Stored
 
 from .tables import STEP
 

@@ -10,7 +10,7 @@ import torch
 from rlrun import checkpointing as storage
 from rlrun.core.errors import RlrunError
 from rlrun.memory import Fifo, Mix, Prioritized, Table, UniformEjector
-from rlrun.memory.samplers import Uniform
+from rlrun.memory.table.samplers import Uniform
 
 from .tables import COLUMNS
 

@@ -9,9 +9,9 @@ import torch
 
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.memory import ReplayLoader, Table
-from rlrun.memory.rollout import Epochs, PhasicLoader, RolloutLoader
-from rlrun.memory.rollout_table import Rollout
-from rlrun.memory.transforms import ReturnNormalize
+from rlrun.memory.adaptors.transforms import ReturnNormalize
+from rlrun.memory.loaders.rollout import Epochs, PhasicLoader, RolloutLoader
+from rlrun.memory.table.rollout_table import Rollout
 from rlrun.nn import ReturnNormalizer
 
 from .tables import STEP

@@ -9,10 +9,10 @@ import pytest
 
 from rlrun.core.errors import ConfigError
 from rlrun.memory import CoverageEjector, Fifo, Table, Uniform
-from rlrun.memory.by_episode import Coverage, Sequential, Stratified
-from rlrun.memory.prioritized import Prioritized
-from rlrun.memory.recent import Recent
-from rlrun.memory.samplers import Sampler
+from rlrun.memory.table.coverage_samplers import Coverage, Sequential, Stratified
+from rlrun.memory.table.prioritized import Prioritized
+from rlrun.memory.table.recent_sampler import Recent
+from rlrun.memory.table.samplers import Sampler
 
 from .tables import COLUMNS, assert_as_expected, counted, episode, fill, starts
 

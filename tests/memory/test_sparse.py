@@ -10,7 +10,7 @@ from rlrun import checkpointing
 from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import Spaces
 from rlrun.memory import Past, Table
-from rlrun.memory.ejectors import Fifo
+from rlrun.memory.table.ejectors import Fifo
 
 from .test_table import box
 

@@ -10,9 +10,10 @@ from torch.utils.data import TensorDataset
 
 from rlrun.core.errors import ConfigError, MissingExtra
 from rlrun.core.spaces import Box, Discrete
-from rlrun.memory import Lazy, Split, Table, classes, digits, files
-from rlrun.memory.dataset import DatasetLoader
-from rlrun.memory.split import drawn, sprites
+from rlrun.memory import Lazy, Split, Table, classes, digits
+from rlrun.memory.formats import table_file
+from rlrun.memory.loaders.dataset import DatasetLoader
+from rlrun.memory.loaders.held_out import drawn, sprites
 
 from .tables import episode
 
@@ -51,7 +52,7 @@ def test_rows_of_an_episode_stay_together(tmp_path):
     table = Table(length=400, columns={"observation": {}, "reward": {}})
     for number in range(20):
         episode(table, 5, first=10 * number)
-    files.store(table, tmp_path / "memory.zip")
+    table_file.store(table, tmp_path / "memory.zip")
     split = Split(str(tmp_path / "memory.zip"), fraction=0.25)
     train, held_out = (
         Counter(number // 10 for number in numbers(part, "observation")) for part in (split.train, split.held_out)

@@ -17,7 +17,7 @@ from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.env import make
 from rlrun.env.wrappers import FrameStack
 from rlrun.memory import Past, Table
-from rlrun.memory.ejectors import Fifo
+from rlrun.memory.table.ejectors import Fifo
 
 from .tables import COLUMNS, add_steps, assert_as_expected, episode, fill
 
@@ -155,7 +155,7 @@ def test_samples_own_their_memory() -> None:
     ],
 )
 def test_default_length_fits_main_memory(shape, frame_stack, memory, length, monkeypatch):
-    monkeypatch.setattr("rlrun.memory.columns.main_memory", lambda: memory)
+    monkeypatch.setattr("rlrun.memory.table.columns.main_memory", lambda: memory)
     dtype = "float32" if len(shape) == 1 else "uint8"
     box = Box(shape, low=np.zeros(shape, dtype), high=np.full(shape, 255, dtype), dtype=dtype)
     spaces = Spaces(observation=box, action=Discrete(2))
@@ -263,7 +263,7 @@ def test_stamps_widen_for_many_episodes(whole: bool, num_envs: int, monkeypatch:
     for ends, bits in ((range(50, 60, 3), 5), (range(0, 160, 2), 27)):  # 51 rows in 5 bits; 80 episodes in 4 bits
         tables = [Table(length=90, num_envs=num_envs, columns=COLUMNS, ejector=Fifo(whole=whole)) for _ in range(2)]
         wide = play(tables[0], ends)
-        monkeypatch.setattr("rlrun.memory.index.NARROW", bits)
+        monkeypatch.setattr("rlrun.memory.table.index.NARROW", bits)
         tables[1] = Table(length=90, num_envs=num_envs, columns=COLUMNS, ejector=Fifo(whole=whole))
         assert play(tables[1], ends) == wide
         assert (tables[0].index.stamp.itemsize, tables[1].index.stamp.itemsize) == (4, 8)

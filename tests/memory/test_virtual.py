@@ -10,7 +10,7 @@ import torch
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Batch
 from rlrun.memory import NStep, Table
-from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
+from rlrun.memory.table.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
 
 from .tables import STEP, add_steps
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun.algorithms.dqn import QNetwork
+from rlrun.algorithms.value_based.dqn import QNetwork
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Discrete, Spaces
 from rlrun.nn import ActorCritic, Critics, DeterministicPolicy, Policy, SoftPolicy, SquashedGaussian, Temperature

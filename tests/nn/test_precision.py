@@ -8,7 +8,7 @@ import torch
 from gymnasium.envs.classic_control import PendulumEnv
 
 import rlrun
-from rlrun.algorithms.sac import TemperatureLoss
+from rlrun.algorithms.actor_critic.sac import TemperatureLoss
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Discrete, Spaces
 from rlrun.nn import MLP, ActorCritic, Core, Critics, ImageEncoder, ImplicitCritics, MixedPrecision, SquashedGaussian

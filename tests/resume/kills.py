@@ -94,7 +94,8 @@ def wrapped(*wrappers: str) -> str:
 DQN, SAC = (("algorithm=dqn", *REPLAY, *FEW), ("algorithm=sac", *REPLAY, *FEW))
 CRITICS = "{_target_: rlrun.nn.Critics, spaces: '${spaces}', hidden: [8]}"
 SECOND = "{_target_: rlrun.memory.ReplayLoader, table: '${memory}', collector: null, batch: 12}"
-TARGET = "rlrun.algorithms.sac.SoftQTarget, policy: '${networks.policy}', temperature: '${networks.temperature}'"
+TARGET = "rlrun.algorithms.actor_critic.sac.SoftQTarget, policy: '${networks.policy}', "
+TARGET += "temperature: '${networks.temperature}'"
 KINDS = {  # one of each kind of collection, memory and wrapper; killed amid evaluations, too
     "shared objects": (*DQN, f"{OWN}.Grid", "num_envs=3", "algorithm.n_step=3", wrapped()),
     "workers": (*ALGORITHMS["ppo"], f"{OWN}.Draws", "num_envs=3", "env.vectorization=async", wrapped()),

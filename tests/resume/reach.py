@@ -31,8 +31,8 @@ from rlrun.core.generators import Generators
 from rlrun.env.recorded import ActionLog, StepBlock
 from rlrun.env.sync import SyncEnv
 from rlrun.memory import Recent, ReplayLoader, Table
-from rlrun.memory.index import EpisodeIndex
-from rlrun.memory.rollout_table import Rollout
+from rlrun.memory.table.index import EpisodeIndex
+from rlrun.memory.table.rollout_table import Rollout
 from rlrun.training.metrics import MetricStore, as_numbers
 
 Leaves = dict[str, Any]

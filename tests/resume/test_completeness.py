@@ -13,7 +13,7 @@ from tests.conf.test_every_config import DENSITIES, RUN, missing_extra, override
 from tests.short import AT, RESUMED, SMALL, shrink
 
 from rlrun import train
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.losses.target import TargetCallback
 from rlrun.config import compose
 from rlrun.core.errors import MissingExtra
 

@@ -14,7 +14,7 @@ from tests.identical import compare, differing
 import rlrun
 from rlrun import checkpointing
 from rlrun.callbacks import Checkpointer, Evaluator, Logger
-from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.losses.loss import LossCallback
 from rlrun.collect import Collector
 from rlrun.memory import Table
 from rlrun.runs.directory import RunDir, checkpoint_key

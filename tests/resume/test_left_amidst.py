@@ -14,8 +14,8 @@ from rlrun.callbacks import Schedule
 from rlrun.core.errors import RlrunError
 from rlrun.core.schedules import Linear
 from rlrun.memory import DatasetLoader, Fifo, JointLoader, Mix, Prefetch, ReplayLoader, RolloutLoader, Table
-from rlrun.memory.loaders import placed
-from rlrun.memory.rollout_table import Rollout
+from rlrun.memory.loaders.replay import placed
+from rlrun.memory.table.rollout_table import Rollout
 from rlrun.training.callback import Stop
 
 COLUMNS = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}

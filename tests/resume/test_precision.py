@@ -7,14 +7,14 @@ import torch
 from tests.short import SMALL, shrink
 
 import rlrun
-from rlrun.callbacks.loss import LossCallback
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.losses.loss import LossCallback
+from rlrun.callbacks.losses.target import TargetCallback
 from rlrun.collect import PolicyAgent
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
+from rlrun.core import machine
 from rlrun.core.errors import RequestError
 from rlrun.nn import precision
-from rlrun.runs import manifest
 
 from .twins import assert_exact
 
@@ -44,7 +44,7 @@ def low(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
     monkeypatch.setattr(precision, "LARGE", 0)
-    with torch.backends.mkldnn.flags(enabled=manifest.has_bfloat16("cpu")):  # oneDNN has no such LSTM elsewhere
+    with torch.backends.mkldnn.flags(enabled=machine.has_bfloat16("cpu")):  # oneDNN has no such LSTM elsewhere
         yield
 
 

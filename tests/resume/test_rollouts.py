@@ -9,9 +9,9 @@ import pytest
 from tests.identical import compare, differing
 
 import rlrun
-from rlrun.algorithms.ppg import AuxiliaryLoss
+from rlrun.algorithms.on_policy.ppg import AuxiliaryLoss
 from rlrun.callbacks import CriticLoss
-from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.losses.loss import LossCallback
 from rlrun.collect import Collector
 
 from . import kills

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from tests.identical import stamps
 
-from rlrun.callbacks.checkpoint import point
+from rlrun.callbacks.checkpointer import point
 from rlrun.callbacks.logging.sinks import Jsonl
+from rlrun.core import files
 from rlrun.core.errors import LostRun, RlrunError, RunDirError
-from rlrun.runs import files, manifest
 from rlrun.runs import lock as locks
+from rlrun.runs import manifest
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.heartbeat import keep_fresh, lock_run, trace_of
 

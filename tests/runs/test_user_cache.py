@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from rlrun.runs.user_cache import private_folder
+from rlrun.core.user_cache import private_folder
 
 
 @pytest.fixture

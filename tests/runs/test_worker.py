@@ -7,9 +7,9 @@ import threading
 import pytest
 import torch
 
+from rlrun.core import worker
 from rlrun.core.errors import ConfigError
-from rlrun.runs import worker
-from rlrun.runs.worker import Failed, Worker
+from rlrun.core.worker import Failed, Worker
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ import pytest
 from tests.processes import below
 
 from rlrun.core.errors import RequestError, installing
+from rlrun.core.processes import handled
 from rlrun.runs import progress as watching
 from rlrun.runs.directory import RunDir
-from rlrun.runs.processes import handled
 from rlrun.sweep.command import JobCommand
 from rlrun.sweep.launchers import Slurm, slurm
 from rlrun.sweep.launchers.ray import connect

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from rlrun.core import processes
 from rlrun.runs import lock as locks
-from rlrun.runs import processes, progress
+from rlrun.runs import progress
 from rlrun.runs.directory import RunDir
 from rlrun.sweep import scheduler
 from rlrun.sweep.scheduler import Limits

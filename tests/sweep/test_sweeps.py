@@ -103,12 +103,6 @@ def test_a_dry_run_lists_the_jobs_and_makes_nothing(project, rlrun):
     assert list(project.iterdir()) == []
 
 
-def test_jobs_that_were_refused_are_not_to_be_tried_again(project, rlrun):
-    done = rlrun("train", "-m", *TINY, "algorithm.huber=-1", "--sweep-dir", "s")
-    assert done.code == 1
-    assert done.err.endswith("jobs that failed were refused before their first step, and would be again\n")
-
-
 def test_torchrun_starts_the_ranks_of_a_job(project, rlrun, monkeypatch):
     done = rlrun("train", "-m", *TINY, "num_envs=2", "seed=0", "launcher.ranks=2", "--sweep-dir", "s")
     assert done.code == 0, (done.err, logs("s"))

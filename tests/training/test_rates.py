@@ -15,7 +15,9 @@ QUIET = (
 )
 CRITICS = "{_target_: rlrun.nn.Critics, spaces: '${spaces}', hidden: [8]}"
 LOADER = "{_target_: rlrun.memory.ReplayLoader, table: '${memory}', collector: null, batch: 8}"
-TARGET = "rlrun.algorithms.ddpg.DeterministicQTarget, critics: '${networks.twin}', policy: '${networks.policy}'"
+TARGET = (
+    "rlrun.algorithms.actor_critic.ddpg.DeterministicQTarget, critics: '${networks.twin}', policy: '${networks.policy}'"
+)
 TERM = "{_target_: rlrun.callbacks.CriticLoss, network: '${networks.%s}', optimizer: null}"
 TERMS = f"{{twin: {TERM % 'twin'}, third: {TERM % 'third'}}}"
 TWIN = (  # further critics, in a data group of their own

@@ -220,5 +220,16 @@ def test_what_is_around_updates_holds_the_hooks_of_a_batch_alone():
 
 def test_the_base_class_has_hooks_names_a_group_and_state_alone():
     own = {name for name in vars(Callback) if not name.startswith("_")}
-    names = {"data_group", "inputs", "provides", "cycle", "name", "require_peers", "hook", "hook_of", "note"}
+    names = {
+        "data_group",
+        "inputs",
+        "provides",
+        "cycle",
+        "name",
+        "config_keys",
+        "require_peers",
+        "hook",
+        "hook_of",
+        "note",
+    }
     assert own == names | {*EVENTS} | {"store", "metrics", "state_dict", "load_state_dict"}

@@ -23,8 +23,8 @@ from torch import Tensor
 import rlrun
 from rlrun import config as configuration
 from rlrun.algorithms.search.muzero import MuZeroLoss
-from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.policy import ActorCriticLoss
+from rlrun.callbacks.losses.critic import CriticLoss
+from rlrun.callbacks.losses.policy import ActorCriticLoss
 from rlrun.config.places import first_comment, packaged_dir
 from rlrun.core.typing import Array
 from rlrun.memory import ReturnNormalize

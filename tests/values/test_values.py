@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.values import known
 
-from rlrun.runs import manifest
+from rlrun.core import machine
 
 CASES = {case.name: case for case in known.in_ci()}
 
@@ -12,7 +12,7 @@ CASES = {case.name: case for case in known.in_ci()}
 @pytest.mark.parametrize("name", CASES)
 def test_a_known_value_is_learned(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # no repository, whose state every run would ask for
-    has_bfloat16 = manifest.has_bfloat16("cpu")
+    has_bfloat16 = machine.has_bfloat16("cpu")
     monkeypatch.setattr("rlrun.nn.precision.has_bfloat16", lambda device: True)
     with torch.backends.mkldnn.flags(enabled=has_bfloat16):  # oneDNN computes in it with such instructions only
         result = known.learned(CASES[name], tmp_path / "run")

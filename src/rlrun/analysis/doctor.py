@@ -17,11 +17,11 @@ from typing import Any, Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from rlrun import __version__
 from rlrun.config import places, plugins
+from rlrun.core import machine
 from rlrun.core.errors import installing
-from rlrun.runs import manifest
-from rlrun.runs.files import reason, sized
+from rlrun.core.files import reason, sized
+from rlrun.core.version import VERSION
 
 BUNDLES = {"all", "test", "dev"}  # extras that join others
 MODULES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core", "wandb": "wandb", "torch": "torch"}
@@ -78,7 +78,7 @@ def packages() -> Iterator[HealthFinding]:
     yield HealthFinding("ok" if fits else "problem", "package", "python", f"{python} ({sys.executable})", remedy)
     remedy = None if _fields("Version") else f"it is not installed: {installing()}"
     here = Path(__file__).parents[1]
-    yield HealthFinding("note" if remedy else "ok", "package", "rlrun", f"{__version__} ({here})", remedy)
+    yield HealthFinding("note" if remedy else "ok", "package", "rlrun", f"{VERSION} ({here})", remedy)
     for need in required():
         fault = _fault(need)
         remedy = fault and f"pip install '{need.name}{need.specifier}'"
@@ -158,7 +158,7 @@ def gpu() -> HealthFinding:
 
 def processor() -> Iterator[HealthFinding]:
     """Report the usable cores, and the threads that libraries would start."""
-    usable, threads = manifest.cores(), os.environ.get("OMP_NUM_THREADS")
+    usable, threads = machine.cores(), os.environ.get("OMP_NUM_THREADS")
     yield HealthFinding("ok", "machine", "cores", f"{usable} of {os.cpu_count()} may be used")
     fits = threads is None or (threads.isdecimal() and 1 <= int(threads) <= usable)
     text, remedy = f"OMP_NUM_THREADS={threads or 'unset'}", None if fits else "export OMP_NUM_THREADS=1"

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-from rlrun.callbacks.evaluate import Evaluator
-from rlrun.callbacks.validation import Validation
-from rlrun.core import distributed
+from rlrun.callbacks.diagnostics.validation import Validation
+from rlrun.callbacks.evaluator import Evaluator
+from rlrun.core import distributed, processes
 from rlrun.core.errors import ConfigError
 from rlrun.core.progress import NO_LIMIT, Progress
-from rlrun.runs import processes
 from rlrun.training.callback import Callback, Stop
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from rlrun.callbacks.schedule import following
 from rlrun.core.errors import ConfigError, MissingExtra, RequestError, require_at_least, require_one_of
 from rlrun.core.spaces import Spaces
-from rlrun.memory import archive, emote, files, minari
-from rlrun.memory.episodes import cut_off
-from rlrun.memory.sources import MINARI, import_rows
-from rlrun.memory.table import Table
+from rlrun.memory.formats import archive, emote, minari, table_file
+from rlrun.memory.formats.sources import MINARI, import_rows
+from rlrun.memory.table.episodes import cut_off
+from rlrun.memory.table.table import Table
 from rlrun.training.callback import Callback, Hook, Stop
 
 _messages = logging.getLogger("rlrun")
@@ -48,9 +48,14 @@ class MemoryImport(Callback):
             require_at_least("limit", limit, 1)
         self.table = table
         self.limit = limit
-        self.one_rank = "" if path is None else "each rank would load all of it"
         self.sources = [_fixed(source) for source in ([path] if isinstance(path, str) else path or ())]
         self._imported = False
+
+    @property
+    def one_rank(self) -> str:
+        """Return why several ranks cannot have it; "" where nothing is imported."""
+        key = self.config_keys.get("path", "path")
+        return f"each rank would load all rows of its files ({key})" if self.sources else ""
 
     def restore_state(self) -> None:
         if self._imported and len(self.table):
@@ -206,7 +211,7 @@ class MemoryExport(Callback):
         elif self.path is not None and self.layout == "emote":
             emote.write(self.table, self.path, public=self.public)
         elif self.path is not None:
-            files.store(self.table, self.path, public=self.public, spaces=self.spaces)
+            table_file.store(self.table, self.path, public=self.public, spaces=self.spaces)
         self._axis = axis
         self._due = following(axis, self.every)
         self._earliest = time.monotonic() + self.min_seconds

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 
 from rlrun.checkpointing import tensorfiles
+from rlrun.checkpointing.manifest import CheckpointManifest
 from rlrun.checkpointing.tensorfiles import CODES, StoredTensor, TensorFile, bits
 from rlrun.core.errors import RlrunError, RunDirError
+from rlrun.core.files import sync_directory
 from rlrun.core.typing import Array
-from rlrun.runs.checkpoint_manifest import CheckpointManifest
-from rlrun.runs.files import sync_directory
 
 LONGEST = 64  # segments of a chain
 PIECE = 1 << 24  # bytes that are gathered at a time

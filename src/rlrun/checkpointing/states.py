@@ -13,10 +13,7 @@ from torch import Tensor
 
 from rlrun.checkpointing import segments, tensorfiles
 from rlrun.checkpointing.encoding import HeldRows, Taker, merge
-from rlrun.checkpointing.segments import Changes, home_of, open_rows
-from rlrun.checkpointing.tensorfiles import StoredTensor, TensorFile
-from rlrun.core.errors import RlrunError, RunDirError, did_you_mean
-from rlrun.runs.checkpoint_manifest import (
+from rlrun.checkpointing.manifest import (
     FORMAT,
     MANIFEST,
     NAME,
@@ -27,7 +24,11 @@ from rlrun.runs.checkpoint_manifest import (
     read_manifest,
     seal,
 )
-from rlrun.runs.files import main_memory, parse_json, reason, sync_directory, write_bytes
+from rlrun.checkpointing.segments import Changes, home_of, open_rows
+from rlrun.checkpointing.tensorfiles import StoredTensor, TensorFile
+from rlrun.core.errors import RlrunError, RunDirError, did_you_mean
+from rlrun.core.files import parse_json, reason, sync_directory, write_bytes
+from rlrun.core.machine import main_memory
 
 COPIED = 4  # rows that change between two states may take so small a part of main memory
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from rlrun.core.errors import RunDirError
+from rlrun.core.files import WRITE, open_regular, parse_json, reason, write_all
 from rlrun.core.typing import Array
-from rlrun.runs.files import WRITE, open_regular, parse_json, reason, write_all
 
 CHUNK = 1 << 22
 TORCH = {

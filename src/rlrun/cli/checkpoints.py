@@ -10,7 +10,7 @@ import typer
 
 from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import RunDirError, printable
-from rlrun.runs.files import aligned, counted, sized
+from rlrun.core.files import aligned, counted, sized
 
 if TYPE_CHECKING:
     from rlrun.commands.checkpoints import CheckpointReport

@@ -83,7 +83,7 @@ def _only_json() -> Iterator[None]:
         os.dup2(stdout, 1)
         os.close(stdout)
         while _values:
-            from rlrun.runs.files import finite
+            from rlrun.core.files import finite
 
             typer.echo(json.dumps(finite(_values.pop()), allow_nan=False, default=str))
 

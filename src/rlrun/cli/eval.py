@@ -9,7 +9,7 @@ import typer
 
 from rlrun.cli.common import AsJson, EnvOverrides, FirstSeed, Network, Trust, print_json
 from rlrun.core.errors import RunDirError, printable
-from rlrun.runs.files import aligned, counted
+from rlrun.core.files import aligned, counted
 
 if TYPE_CHECKING:
     from rlrun.commands.evaluate import EvaluationReport, ValidationReport

@@ -9,7 +9,7 @@ import typer
 
 from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import printable
-from rlrun.runs.files import aligned, counted
+from rlrun.core.files import aligned, counted
 
 if TYPE_CHECKING:
     from rlrun.commands.ls import RunRow

@@ -14,11 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
-from rlrun import __version__
 from rlrun.cli import completion, streams
-from rlrun.core import distributed
+from rlrun.core import distributed, processes
 from rlrun.core.errors import RequestError, RlrunError, describe_error, did_you_mean, printable
-from rlrun.runs import processes
+from rlrun.core.version import VERSION
 
 INTERRUPTED = 128 + signal.SIGINT  # typer's exit code after a KeyboardInterrupt
 COMMANDS = (  # in the order of the help
@@ -54,7 +53,7 @@ OF_HYDRA = {  # options of a Hydra application, and what to do here
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"rlrun {__version__}")
+        typer.echo(f"rlrun {VERSION}")
         raise typer.Exit
 
 

@@ -9,7 +9,7 @@ import typer
 
 from rlrun.cli.common import AsJson, print_json, show
 from rlrun.core.errors import RequestError, printable
-from rlrun.runs.files import aligned, counted
+from rlrun.core.files import aligned, counted
 
 
 def query(

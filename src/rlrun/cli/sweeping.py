@@ -12,8 +12,7 @@ import typer
 from rlrun.cli.common import print_json, print_presets
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError
-from rlrun.runs.directory import is_run
-from rlrun.runs.files import aligned, counted
+from rlrun.core.files import aligned, counted
 
 if TYPE_CHECKING:
     from rlrun.config.expansion import Job
@@ -189,9 +188,5 @@ def _exit_code(outcome: SweepOutcome, *, as_json: bool) -> int:
     again = " --retry-failed" if outcome.code == 1 else ""
     if outcome.code:
         way_out = f"continue with: rlrun resume {outcome.sweep.path}{again}"
-        failed = [outcome.sweep.run(status.job).path for status in statuses if status.state == "failed"]
-        ended = all(status.state not in ("pending", "running") for status in statuses)
-        if failed and ended and not any(map(is_run, failed)):
-            way_out = "jobs that failed were refused before their first step, and would be again"
         typer.echo(f"logs/ has the messages of each job; {way_out}", err=True)
     return outcome.code

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from rlrun.cli.common import AsJson, print_json
-from rlrun.runs.files import counted
+from rlrun.core.files import counted
 
 
 def upload(

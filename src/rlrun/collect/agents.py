@@ -23,7 +23,7 @@ from rlrun.core.schedules import Schedule, as_schedule
 from rlrun.core.spaces import ACTION_MASK, Box, Composite, Space, Spaces, describe, leaves, leaves_of, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import empty
-from rlrun.memory.adaptors import VALUES
+from rlrun.memory.adaptors.adaptor import VALUES
 from rlrun.nn import ActionCodec
 from rlrun.nn.mlp import as_numbers
 from rlrun.nn.recurrent import with_state

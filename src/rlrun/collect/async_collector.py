@@ -17,9 +17,9 @@ from rlrun.collect.unroll import Began, Go, Made, Refresh, UnrollRecipe, WeighGo
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RequestError, WorkerError, require_one_of
 from rlrun.core.typing import Array, Tree
+from rlrun.core.worker import GRACE, Failed, Inbox, Worker
 from rlrun.env import Env
 from rlrun.memory import Rollout, Table
-from rlrun.runs.worker import GRACE, Failed, Inbox, Worker
 
 KINDS = ("thread", "process")
 POLL = 0.1  # seconds between two checks for signals and for the worker's end

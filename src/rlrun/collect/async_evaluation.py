@@ -10,9 +10,9 @@ import torch
 from rlrun.collect.evaluate import evaluate, parallel, sampling, staged
 from rlrun.collect.unroll import thaw
 from rlrun.core.errors import ConfigError
+from rlrun.core.worker import Give, Inbox, Worker, failures
 from rlrun.env import Env
 from rlrun.env.wrapper_state import States
-from rlrun.runs.worker import Give, Inbox, Worker, failures
 
 
 class EvaluationRecipe(NamedTuple):

@@ -10,7 +10,7 @@ from rlrun.core.spaces import Box, Discrete, Leaf, leaves, leaves_of, map_tree, 
 from rlrun.core.typing import Array
 from rlrun.env import Env, Step
 from rlrun.env.spaces import policy_actions
-from rlrun.memory.columns import Column
+from rlrun.memory.table.columns import Column
 
 
 class Executed:

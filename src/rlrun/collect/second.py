@@ -10,7 +10,7 @@ from rlrun.core.spaces import take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
 from rlrun.memory import Table
-from rlrun.memory.loaders import positive
+from rlrun.memory.loaders.replay import positive
 from rlrun.training.callback import Callback
 
 

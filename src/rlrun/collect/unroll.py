@@ -20,9 +20,9 @@ from rlrun.collect.statistics import last_infos
 from rlrun.core.errors import ConfigError
 from rlrun.core.seeds import EpisodeSeeds
 from rlrun.core.typing import Array, Stateful, Tree
+from rlrun.core.worker import Give, Inbox, failures
 from rlrun.env import Env, Step
 from rlrun.env.wrapper_state import States
-from rlrun.runs.worker import Give, Inbox, failures
 
 PORTION = 100  # steps after which the states of wrappers are sent, within an episode
 

@@ -22,10 +22,10 @@ import torch
 from rlrun.collect.agents import Agent
 from rlrun.collect.evaluate import Evaluation, Moment, evaluate, require_opponents, restored_generators, sampling, stage
 from rlrun.core.errors import MissingExtra, RequestError, RlrunError, did_you_mean
+from rlrun.core.files import reason, sync, sync_directory, write_all
 from rlrun.core.typing import Array
 from rlrun.env import Env
 from rlrun.env.wrapper_state import States
-from rlrun.runs.files import reason, sync, sync_directory, write_all
 from rlrun.training.callback import Stop
 
 FALLBACK_FPS = 30.0  # for environments that do not state theirs

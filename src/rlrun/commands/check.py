@@ -12,9 +12,10 @@ from rlrun.collect.replay import replay as replayed
 from rlrun.commands.train import Experiment, composed_of
 from rlrun.config import Composed
 from rlrun.core.errors import RequestError
+from rlrun.core.files import sized
+from rlrun.core.machine import main_memory
 from rlrun.core.spaces import Box, Spaces, leaves
 from rlrun.loading.assembly import process_restored, stateful
-from rlrun.runs.files import main_memory, sized
 
 IMAGE = 96  # pixels of a side above which `check` reports an image
 LAYER = 5_000_000  # parameters above which it reports a layer

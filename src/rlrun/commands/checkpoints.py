@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rlrun.checkpointing import manifest as stored
 from rlrun.core.errors import RunDirError
-from rlrun.runs import checkpoint_manifest as stored
+from rlrun.core.files import finite, reason
 from rlrun.runs.directory import RunDir, checkpoint_key, rank_folders
-from rlrun.runs.files import finite, reason
 
 
 @dataclass(frozen=True)

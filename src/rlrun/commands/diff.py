@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from rlrun.config.interpolation import dotted, leaves, plain
 from rlrun.config.saved import load
+from rlrun.core.files import known
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import known
 
 CIRCUMSTANCES = ("git", "python", "platform", "host", "cpu", "device", "gpu", "threads", "resume", "parent")
 FIGURES = ("status", "env_steps", "updates", "episodes", "seconds", "objective")

@@ -13,10 +13,10 @@ from rlrun.collect.video import Film, Stage, require_encoder
 from rlrun.commands.opponents import opponents_of
 from rlrun.config.overrides import listed
 from rlrun.core.errors import RequestError, RunDirError
+from rlrun.core.files import counted, finite, place_of
 from rlrun.export.opening import Exported, exported, frozen_in, is_export, refuse_overrides
 from rlrun.loading.policy import Frozen, has_agent, judged
 from rlrun.runs.directory import RunDir, checkpoint_key
-from rlrun.runs.files import counted, finite, place_of
 from rlrun.runs.trust import require_trusted
 
 ALL = "all"  # checkpoints

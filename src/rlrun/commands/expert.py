@@ -30,6 +30,8 @@ class Expert:
     """
 
     def __init__(self, run: str, spaces: Spaces, *, stochastic: bool = False, **learned: Any) -> None:
+        if learned and "hidden" not in learned:  # a mistyped argument
+            raise TypeError(f"Expert.__init__() got an unexpected keyword argument '{next(iter(learned))}'")
         if learned:
             way_out = "algorithm=handcrafted stores its episodes, and +with=offline dataset=FILE learns from them"
             raise ConfigError(f"expert: it would act in place of the policy that this algorithm trains; {way_out}")

@@ -13,6 +13,7 @@ from rlrun.collect.agents import Agent, initial_state, restarted
 from rlrun.collect.normalized import Unwrapper
 from rlrun.commands.fork.parents import find
 from rlrun.core.errors import RequestError
+from rlrun.core.files import place_of
 from rlrun.core.spaces import describe, map_tree, tree_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env.descriptions import containers, walk
@@ -21,7 +22,6 @@ from rlrun.export.acting import FileAgent
 from rlrun.export.graph import Outer, flat
 from rlrun.export.opening import file_policy, is_export
 from rlrun.loading.policy import frozen
-from rlrun.runs.files import place_of
 from rlrun.runs.trust import require_trusted
 
 

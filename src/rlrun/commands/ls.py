@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.core.errors import MissingExtra, RequestError, RlrunError, RunDirError, did_you_mean
+from rlrun.core.files import known, place_of
 from rlrun.runs.directory import RunDir, runs_beneath
-from rlrun.runs.files import known, place_of
 from rlrun.runs.progress import judged, progress
 
 NUMBER = re.compile(r"(?<==)[-+]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")

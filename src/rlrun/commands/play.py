@@ -17,11 +17,11 @@ from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_genera
 from rlrun.collect.video import fps_of, rendered_copy, unset_headless
 from rlrun.commands.person import Person
 from rlrun.core.errors import RequestError, printable
+from rlrun.core.files import counted
 from rlrun.env import Env
 from rlrun.export.opening import Exported, exported, frozen_in, is_export, refuse_overrides
 from rlrun.loading.policy import Frozen
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import counted
 from rlrun.runs.trust import require_trusted
 
 COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # the only control sequence that is harmless: it styles text

@@ -15,8 +15,8 @@ from rlrun.commands.ls import about, frame_of
 from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import dotted, leaves
 from rlrun.core.errors import ConfigError, MissingExtra, RequestError, RlrunError, RunDirError, printable
+from rlrun.core.files import finite, place_of, read_bytes
 from rlrun.runs.directory import RunDir, runs_beneath
-from rlrun.runs.files import finite, place_of, read_bytes
 
 TABLES = {  # name -> columns, as DuckDB declares them
     "runs": "run VARCHAR, status VARCHAR, created VARCHAR, overrides VARCHAR, env_steps BIGINT, updates BIGINT, "

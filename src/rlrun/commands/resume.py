@@ -26,10 +26,10 @@ from rlrun.config.overrides import Override, apply, listed, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, InProgress, Left, RlrunError, RunDirError
+from rlrun.core.files import read_json, reason, write_json
 from rlrun.loading.assembly import process_restored
 from rlrun.loading.policy import Arrival, arrived, check_saved
 from rlrun.runs.directory import RunDir, checkpoint_key, is_run, rank_folder
-from rlrun.runs.files import read_json, reason, write_json
 from rlrun.runs.heartbeat import hold_run, lock_run, require_idle, trace_of
 from rlrun.runs.progress import counted_updates
 from rlrun.runs.trust import require_trusted

@@ -24,8 +24,8 @@ from rlrun.config.interpolation import child, dotted, leaves, mentions, nested
 from rlrun.config.places import ConfigFolder, add_to_path, group_names, offers, own_dirs, project_dir, readable_places
 from rlrun.config.schema import KINDS, NUMBER, OPEN
 from rlrun.core.errors import RequestError, RlrunError
+from rlrun.core.files import require_writable, write_text
 from rlrun.core.layers import PARTS
-from rlrun.runs.files import require_writable, write_text
 
 FOLDER = ".schema"  # in the config folder
 ROOT = "train"  # name of the schema of the whole config
@@ -191,6 +191,9 @@ class _Schemas:
                 if inspect.isclass(entry := getattr(package, name)):
                     self.targets[f"{package.__name__}.{name}"] = entry
             self._add_package(package.__name__)
+            for room in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+                if room.ispkg:
+                    self._add_package(room.name)
         for name in ("torch.optim", "torch.nn"):
             module_ = importlib.import_module(name)
             for key, entry in vars(module_).items():

@@ -29,6 +29,7 @@ from rlrun.config.layers import naming_file
 from rlrun.config.overrides import listed
 from rlrun.core import distributed
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, describe_error, did_you_mean
+from rlrun.core.files import write_json
 from rlrun.core.generators import Generators
 from rlrun.core.spaces import Spaces, describe_layouts
 from rlrun.core.typing import Stateful
@@ -52,7 +53,6 @@ from rlrun.memory import Table
 from rlrun.nn import MixedPrecision, Policy
 from rlrun.runs.code import Code
 from rlrun.runs.directory import RunDir, Status
-from rlrun.runs.files import write_json
 from rlrun.runs.heartbeat import keep_fresh, lock_run, require_own, tokens
 from rlrun.runs.manifest import manifest
 from rlrun.runs.progress import outcome
@@ -191,10 +191,11 @@ class Experiment:
             RequestError: they do not fit.
         """
         self.load_parents()
-        for name, callback in self.trainer.callbacks.items():
-            if isinstance(callback, MemoryImport):
-                callback.restore_state()
-                require_rows(self.builder, self.trainer, name)
+        importers = {name: part for name, part in self.trainer.callbacks.items() if isinstance(part, MemoryImport)}
+        for importer in importers.values():
+            importer.restore_state()
+        for name in importers:
+            require_rows(self.builder, self.trainer, name)
 
     def load_parents(self) -> None:
         """Load the parts of other runs that the config names."""

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rlrun.callbacks.logging.sinks import make_sinks
 from rlrun.config.files import one_line
@@ -12,8 +13,8 @@ from rlrun.config.interpolation import plain
 from rlrun.config.overrides import parse
 from rlrun.config.saved import load, select
 from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean
+from rlrun.core.files import head, known
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import head, known
 from rlrun.runs.heartbeat import require_idle
 
 SERVICES = ("wandb", "mlflow")
@@ -44,12 +45,12 @@ def upload(run: Path | str, to: str, settings: Iterable[str] = ()) -> int:
     chosen |= {"mode": os.environ.get("WANDB_MODE", "online")} if to == "wandb" else {}
     chosen |= {setting.key: setting.value for setting in parse(settings)}
     axis = {name: node[name] for name in ("offline", "axis") if name in node}
-    sink = make_sinks([{to: chosen}], **axis)[-1]
+    sink: Any = make_sinks([{to: chosen}], **axis)[-1]
     require_idle(directory)
     if not directory.metrics.is_file():
         raise RunDirError(f"{directory.metrics} is missing: the run has no records")
     lines = directory.metrics.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()  # a kill cuts the last one
-    note = directory.path / to / "id"
+    note = directory.path / to / sink.note
     before = head(note, 33)
     note.unlink(missing_ok=True)
     try:

@@ -13,8 +13,8 @@ from rlrun.commands.screen import Curve, JobRow, View, frame
 from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import locate, split
 from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean
+from rlrun.core.files import open_regular, place_of, read_bytes
 from rlrun.runs.directory import RunDir, runs_beneath
-from rlrun.runs.files import open_regular, place_of, read_bytes
 from rlrun.runs.progress import changed, number_of, parts, progress, record_of, score_of
 
 LISTING = 30.0  # seconds between two looks for new runs

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx
 
 from rlrun.compile.graph import Untraceable, first_line
-from rlrun.runs import processes, user_cache
-from rlrun.runs.manifest import instructions
+from rlrun.core import processes, user_cache
+from rlrun.core.machine import instructions
 
 Compiled = Callable[..., Sequence[Tensor]]
 ATEN = torch.ops.aten

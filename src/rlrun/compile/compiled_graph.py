@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,20 @@ from rlrun.compile.graph import Untraceable, first_line, parts_of, places_of, sw
 from rlrun.compile.optimizers import OptimizerRule
 from rlrun.core.errors import RlrunError
 
-if TYPE_CHECKING:
-    from rlrun.compile.update import Region
-
 Record = Callable[..., Mapping[str, Any]]  # counts and stores what a hook leaves, and returns its outputs
 
 
 class CompiledGraph:
-    """A region as one compiled function, for one form of its inputs.
+    """Hooks that follow one another as one compiled function, for one form of their inputs.
+
+    Args:
+        steps: the hooks.
+        names: of the values that they read.
+        group: of data.
+        hooks: of the update, as `rlrun.training.update.Hooks` has them.
+        rule_of: returns the rule of a loss's optimizer.
+        device: of the function.
+        inputs, values, varying: the form.
 
     Raises:
         Untraceable: a hook does what no graph can.
@@ -31,19 +37,24 @@ class CompiledGraph:
 
     def __init__(
         self,
-        region: Region,
+        steps: Sequence[Any],
+        names: Sequence[str],
+        group: str,
+        hooks: Any,
+        rule_of: Callable[[Any], OptimizerRule],
+        device: str,
         inputs: graph.Inputs,
         values: Sequence[Any],
         varying: Sequence[Sequence[int]] | None,
     ) -> None:
-        self.steps = region.active
-        self._names = region.names  # of values that hooks read
-        self._group = region.group
-        self._hooks = region.hooks
-        self._writer = region.hooks.writer(region.group)
+        self.steps = steps
+        self._names = names
+        self._group = group
+        self._hooks = hooks
+        self._writer = hooks.writer(self._group)
         self._update = self._writer.function()
         self._trained = [step for step in self.steps if step.label == "loss" and step.callback.trained()]
-        self._rules = {id(step.callback): region.compiler.rule(step.callback) for step in self._trained}
+        self._rules = {id(step.callback): rule_of(step.callback) for step in self._trained}
         parts = parts_of(step.callback for step in self.steps)
         self._modules = [part for part in parts if isinstance(part, nn.Module)]
         self._hook_dicts = [
@@ -61,7 +72,7 @@ class CompiledGraph:
         double = any(p.dtype == torch.float64 for step in self._trained for p in step.callback.trained())
         self._sizes = torch.zeros(rows, 3, dtype=torch.float64 if double else torch.float32)  # made on the host
         self._array = self._sizes.numpy()
-        self._device = region.compiler.device
+        self._device = device
         self._results: list[tuple[Any, graph.Result]] = []
         try:
             self._compile(inputs, values, varying)

@@ -164,9 +164,17 @@ class Region:
         varying = graph.varying(seen)
         small = any(t.shape[axis] < 2 for t, axes in zip(inputs.tensors, varying, strict=True) for axis in axes)
         if small or not any(varying):  # one row or none is not what several are
-            return CompiledGraph(self, inputs, values, None)
-        self._any_size[inputs.pattern] = CompiledGraph(self, inputs, values, varying)
+            return self._graph(inputs, values, None)
+        self._any_size[inputs.pattern] = self._graph(inputs, values, varying)
         return self._any_size[inputs.pattern]
+
+    def _graph(
+        self, inputs: graph.Inputs, values: Sequence[Any], varying: Sequence[Sequence[int]] | None
+    ) -> CompiledGraph:
+        compiler = self.compiler
+        return CompiledGraph(
+            self.active, self.names, self.group, self.hooks, compiler.rule, compiler.device, inputs, values, varying
+        )
 
     def _refuse(self, error: Untraceable) -> None:
         """Call a hook as it is that no graph can be made of, or all of them."""

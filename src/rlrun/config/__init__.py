@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlrun.config.composition import Composed as Composed
     from rlrun.config.composition import Composer as Composer
     from rlrun.config.composition import compose as compose
+    from rlrun.config.layers import Composed as Composed
     from rlrun.config.layers import provenance as provenance
     from rlrun.config.places import choices as choices
     from rlrun.config.places import group_names as group_names
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlrun.config.saved import to_yaml as to_yaml
 
 _HOMES = {
-    "Composed": "composition",
+    "Composed": "layers",
     "Composer": "composition",
     "compose": "composition",
     "choices": "places",

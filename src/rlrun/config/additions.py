@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlrun.config.files import read_yaml
 from rlrun.config.interpolation import Path, dotted, is_there, leaves, link_of, plain
-from rlrun.config.layers import Layer
+from rlrun.config.layers import Composed, Layer
 from rlrun.config.places import packaged_dir
 from rlrun.core.errors import ConfigError, shown
-
-if TYPE_CHECKING:
-    from rlrun.config.composition import Composed
 
 FOLDER = "with/"  # of a packaged addition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -14,13 +14,10 @@ from rlrun.config.additions import require_compatible, require_optimizer
 from rlrun.config.files import one_line, parse_yaml
 from rlrun.config.interpolation import LinkError, child, dotted, is_there, leaves, plain, split
 from rlrun.config.interpolation import Path as Keys
-from rlrun.config.layers import OVERRIDE, Layer, origins
+from rlrun.config.layers import OVERRIDE, Composed, Layer, origins
 from rlrun.config.peers import hint
 from rlrun.config.schema import KINDS, OPEN, TRUTH, Kind, converted, number, whole
 from rlrun.core.errors import ConfigError, did_you_mean
-
-if TYPE_CHECKING:
-    from rlrun.config.composition import Composed
 
 
 def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:

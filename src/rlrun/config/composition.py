@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from rlrun.config.build import register_resolvers
 from rlrun.config.checks import check, require_ours
 from rlrun.config.files import one_line
 from rlrun.config.interpolation import child, dotted, leaves, mentions, plain
-from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides, merged, naming_file
+from rlrun.config.layers import Composed, Layer, layer_of_file, layer_of_overrides, merged, naming_file
 from rlrun.config.overrides import (
     ADDITIONS,
     CONFIG_NAME,
@@ -60,19 +59,6 @@ _UNLISTED = re.compile(
     r"|^Could not (override) '([^'=@]+@[^'=]+)'\.\nDid you mean"  # listed elsewhere
 )
 _DOUBLED = re.compile(r"(?:^Multiple values for |^)(\S+?)(?:\.| appears more than once)")
-
-
-@dataclass(frozen=True)
-class Composed:
-    """A composed config and how it came about."""
-
-    config: DictConfig  # unresolved; its keys are closed
-    overrides: list[str]  # of the command line, each key once
-    choices: dict[str, Any]  # group -> option, list of options, or None
-    layers: list[Layer]  # what each file and the overrides put in, in order
-    project: Path  # the user's folder, on sys.path
-    preset: str | None = None  # the preset that was found by algorithm and environment
-    hydra: dict[str, Any] = field(default_factory=dict)  # FOLDERS and GRID, those that a file or an override gives
 
 
 given: dict[tuple[str, ...], Composed] = {}  # what the process that started this one has composed

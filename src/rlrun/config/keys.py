@@ -52,27 +52,42 @@ def named(error: BaseException, tree: Any, parts: Sequence[Given]) -> str:
     message, path = str(error), parts[0].path
     begin = _NAMED.match(message)
     name, _, inner = begin[1].partition(".") if begin else ("", "", "")
-    if begin:
-        frames = _frames(error)
-        value = next((found for frame in frames if (found := _argument(frame, name)) is not _ABSENT), _ABSENT)
-        for part in _calls(frames, parts):
-            given = part.arguments
-            same = [name] if name in given and _alike(value, given[name]) else []
-            renamed = [own for own in given if given[own] is value and isinstance(value, (list, dict))]
-            for own in (same or renamed)[:1]:
-                key, asking = key_of(tree, part.path, own + begin[1][len(name) :]), dotted((*part.path, own))
-                another = isinstance(tree.get(key), Mapping) and key != asking  # a part: say who asks it
-                return key + message[begin.end() :] + (f"; {asking} reads it" if another else "")
+    if begin and (found := _owner(_frames(error), name, parts)) is not None:
+        part, own = found
+        key, asking = key_of(tree, part.path, own + begin[1][len(name) :]), dotted((*part.path, own))
+        another = isinstance(tree.get(key), Mapping) and key != asking  # a part: say who asks it
+        return key + message[begin.end() :] + (f"; {asking} reads it" if another else "")
     whole = name in tree and (inner or not isinstance(tree[name], Mapping))  # it is a key already
     placed = whole or message.startswith(tuple(f"{path[0]}{mark}" for mark in ".:[ "))
     return message if placed else f"{dotted(path)}: {message}"
 
 
+def _owner(frames: Sequence[types.FrameType], name: str, parts: Sequence[Given]) -> tuple[Given, str] | None:
+    """Return whose argument an error is about, and what it is called there; None where two may be meant."""
+    holders = [frame for frame in frames if _argument(frame, name) is not _ABSENT]
+    value = _argument(holders[0], name) if holders else _ABSENT
+    for frame in frames:
+        found: list[tuple[Given, str]] = []
+        for part in _calls([frame], parts):
+            given = part.arguments
+            alike = [own for own in given if _alike(value, given[own])]
+            # What another function got under this name may be any argument of the same value.
+            if name in alike and (frame is holders[0] or len(alike) == 1):
+                found.append((part, name))
+            else:
+                found += [(part, own) for own in alike if given[own] is value and isinstance(value, (list, dict))][:1]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None
+
+
 def misfit(error: BaseException, tree: Any, parts: Sequence[Given]) -> str:
     """Return which value of a config an error of Python's came of, as it is not what its class asks for; "" for none.
 
-    The innermost constructor counts whose arguments do not fit its annotations.
+    The innermost constructor counts whose arguments do not fit its annotations. Only errors of types come of that.
     """
+    if not isinstance(error, (TypeError, AttributeError)):
+        return ""
     for part in _calls(_frames(error), parts):
         for name, annotation in _annotations(part.target).items():
             found = _unfit(annotation, part.arguments.get(name), name) if name in part.arguments else None
@@ -126,7 +141,8 @@ def _argument(frame: types.FrameType, name: str) -> Any:
     information = inspect.getargvalues(frame)
     if name in information.args:
         return information.locals.get(name, _ABSENT)
-    return information.locals.get(information.keywords or "", {}).get(name, _ABSENT)
+    options = information.locals.get(information.keywords or "")  # what the function has bound there since
+    return options.get(name, _ABSENT) if isinstance(options, Mapping) else _ABSENT
 
 
 def _alike(value: Any, given: Any) -> bool:
@@ -163,6 +179,8 @@ def _unfit(annotation: Any, value: Any, name: str) -> tuple[str, str, Any] | Non
 
 
 def _is_a(value: Any, kind: type) -> bool:
+    if isinstance(value, list) and kind is tuple:  # YAML has lists alone
+        return True
     if isinstance(value, (bool, int)) and kind in (int, float):
         return not isinstance(value, bool)
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path as Folder
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf, flag_override
@@ -15,7 +17,6 @@ from rlrun.config.interpolation import Path, dotted, leaves, nested, plain, spli
 from rlrun.core.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
-    from rlrun.config.composition import Composed
     from rlrun.config.overrides import Override
 
 OVERRIDE = "override"  # the label of their layer
@@ -28,6 +29,19 @@ class Layer(NamedTuple):
     config_path: str  # "" for the overrides
     packaged: bool
     content: Any  # a plain tree from the top
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A composed config and how it came about."""
+
+    config: DictConfig  # unresolved; its keys are closed
+    overrides: list[str]  # of the command line, each key once
+    choices: dict[str, Any]  # group -> option, list of options, or None
+    layers: list[Layer]  # what each file and the overrides put in, in order
+    project: Folder  # the user's folder, on sys.path
+    preset: str | None = None  # the preset that was found by algorithm and environment
+    hydra: dict[str, Any] = field(default_factory=dict)  # FOLDERS and GRID, those that a file or an override gives
 
 
 def layer_of_file(label: str, config_path: str, packaged: bool, content: Any, package: str) -> Layer:

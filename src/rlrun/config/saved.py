@@ -15,7 +15,7 @@ from rlrun.config.files import one_line, parse_yaml
 from rlrun.config.interpolation import children, dotted, link_of, locate, mentions, plain, split
 from rlrun.config.reading import is_object
 from rlrun.core.errors import ConfigError
-from rlrun.runs.files import read_bytes
+from rlrun.core.files import read_bytes
 
 
 def to_yaml(config: Any, resolve: bool = False, package: str | None = None) -> str:

@@ -1,1 +1,1 @@
-"""Foundations of all other packages: errors, types, spaces, seeds, schedules."""
+"""Foundations of all other packages: errors, types, spaces, seeds, files, processes, machine."""

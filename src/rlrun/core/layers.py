@@ -2,7 +2,7 @@
 
 # From the lowest to the highest. The first sentence of each package's docstring says what it is for.
 LAYERS = (
-    *("core", "runs", "compile", "ops", "nn", "training", "checkpointing", "env", "memory", "collect"),
+    *("core", "compile", "ops", "nn", "training", "checkpointing", "env", "memory", "collect", "runs"),
     *("callbacks", "algorithms", "config", "loading", "export", "commands", "sweep", "analysis", "devtools", "cli"),
 )
 # Those whose classes a config names as parts of a run.

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from rlrun.core.errors import RequestError, RlrunError, installing
-from rlrun.runs.files import place_of, reason, require_writable, sync_directory, write_text
+from rlrun.core.files import place_of, reason, require_writable, sync_directory, write_text
 
 TEMPLATE = Path(__file__).with_name("template")
 SUFFIX = ".template"  # no tool takes the files for ours

@@ -118,7 +118,7 @@ class ReacherPixels(Reacher):
 
 
 class Sprites(Toy):
-    """Move a sprite to another one, as a picture shows them; `rlrun.memory.split.sprites` are the same pictures.
+    """Move a sprite to another one, as a picture shows them; `held_out.sprites` of the memory are the same.
 
     observation: uint8 [32, 32, 3]; action: [2] in [-1, 1], change of row and column in pixels, by 1 at most. The sprite
     in front moves, and no further than the edge. reward: minus the distance of the centers, as a share of the largest

@@ -18,6 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
 from rlrun.core.errors import DataError, RlrunError, describe_error
+from rlrun.core.processes import describe_exit, end_with_parent
 from rlrun.core.spaces import Space, Spaces, put_rows, take_rows
 from rlrun.core.typing import Tree
 from rlrun.env.batched import BatchedEnv
@@ -28,7 +29,6 @@ from rlrun.env.stacks import observed
 from rlrun.env.vector import Options, Step, close_softly
 from rlrun.env.wrapper_state import States, learns_unseen, load_shares, pool, pooled_states, share
 from rlrun.env.wrappers import draws_goals
-from rlrun.runs.processes import describe_exit, end_with_parent
 
 DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core dump
 POLL = 0.1  # seconds between two checks for signals

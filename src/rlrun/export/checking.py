@@ -15,8 +15,8 @@ from rlrun.env.descriptions import containers
 from rlrun.env.spaces import action_writer, batch_reader
 from rlrun.export import play_onnx
 from rlrun.export.graph import Graph, Port, dealing, flat, named, nested
-from rlrun.memory.episodes import Stored
-from rlrun.memory.sources import table_of
+from rlrun.memory.formats.sources import table_of
+from rlrun.memory.table.episodes import Stored
 from rlrun.ops import distributions
 
 TOLERANCE = 1e-5  # between numbers of a size up to 1, relative to larger ones

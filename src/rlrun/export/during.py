@@ -14,12 +14,12 @@ from rlrun.collect.evaluate import restored_generators
 from rlrun.collect.normalized import Unwrapper
 from rlrun.collect.unroll import freeze, thaw
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, describe_error
+from rlrun.core.files import reason, replace
 from rlrun.env import Env
 from rlrun.export import making
 from rlrun.export.checking import Reference, compare, edges, running
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.making import environment, interface
-from rlrun.runs.files import reason, replace
 from rlrun.runs.items import Item, Items
 from rlrun.training.callback import Callback, Stop
 

@@ -19,7 +19,7 @@ from rlrun.core.spaces import RULES_STATE, Space, leaves, leaves_of, tree_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env.descriptions import describe_leaf, walk
 from rlrun.env.spaces import from_gymnasium
-from rlrun.memory import episodes
+from rlrun.memory.table import episodes
 from rlrun.ops import distributions
 
 Role = Literal["observation", "state", "epsilon", "action", "next_state"]

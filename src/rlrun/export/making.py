@@ -21,6 +21,7 @@ from rlrun.collect.video import Stage
 from rlrun.config.build import find_target
 from rlrun.config.expansion import identity
 from rlrun.core.errors import MissingExtra, RequestError
+from rlrun.core.files import counted, finite, reason, replace, require_writable, sized, write_json
 from rlrun.core.typing import Tree
 from rlrun.env import Env
 from rlrun.env.descriptions import containers
@@ -42,7 +43,6 @@ from rlrun.export.network import NetworkAgent, outer_of
 from rlrun.loading.policy import Frozen, Judged, Restored, frozen, has_agent, judged
 from rlrun.nn import Decoder
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import counted, finite, reason, replace, require_writable, sized, write_json
 from rlrun.runs.trust import remember, require_trusted
 
 DRAWN = 72  # inputs of a network that both answer
@@ -189,13 +189,13 @@ def _place(parts: Restored, output: Path | str | None, name: str) -> Path:
 
 def _described(policy: Restored, where: Path, graph: Graph) -> dict[str, Any]:
     """Return what is known of a policy before it acts."""
-    from rlrun import __version__
+    from rlrun.core.version import VERSION
 
     env_steps, updates = (int(number) for number in where.name.split("-")[:2])
     git = policy.about.get("git")
     git = git if isinstance(git, dict) else {}
     return {
-        "rlrun": __version__,
+        "rlrun": VERSION,
         "run": policy.directory.path.name,
         "overrides": policy.directory.read_overrides(),
         "checkpoint": where.name,
@@ -316,7 +316,7 @@ def onnx_bytes(graph: Graph, about: Mapping[str, Any], *, version: int) -> bytes
     Raises:
         RequestError: some part of the graph cannot be traced.
     """
-    from rlrun import __version__
+    from rlrun.core.version import VERSION
 
     program = traced(graph)
     with _quiet():
@@ -331,7 +331,7 @@ def onnx_bytes(graph: Graph, about: Mapping[str, Any], *, version: int) -> bytes
         )
     assert onnx_program is not None
     proto = onnx_program.model_proto
-    proto.producer_name, proto.producer_version, proto.domain = DOMAIN, __version__, DOMAIN
+    proto.producer_name, proto.producer_version, proto.domain = DOMAIN, VERSION, DOMAIN
     subject, unit = about.get("network", "a policy"), "updates" if "network" in about else "environment steps"
     proto.model_version, proto.doc_string = version, f"{subject} after {about['env_steps']:,} {unit}"
     ports = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)

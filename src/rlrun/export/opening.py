@@ -13,6 +13,7 @@ from rlrun.config.overrides import Override, apply, listed, parse
 from rlrun.config.places import add_to_path, project_dir
 from rlrun.config.schema import check_kinds
 from rlrun.core.errors import RequestError, RunDirError, did_you_mean
+from rlrun.core.files import place_of, read_bytes, read_json
 from rlrun.env import Env
 from rlrun.env.descriptions import space_of
 from rlrun.env.sync import SyncEnv
@@ -24,7 +25,6 @@ from rlrun.export.making import require, said_of_env
 from rlrun.loading.assembly import one_at_a_time
 from rlrun.loading.policy import Frozen, frozen, has_agent, has_env
 from rlrun.runs.directory import CHECKPOINT, RunDir
-from rlrun.runs.files import place_of, read_bytes, read_json
 from rlrun.runs.trust import require_remembered
 
 SUFFIX = ".onnx"

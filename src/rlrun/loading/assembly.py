@@ -25,11 +25,11 @@ from rlrun.config.build import Builder, explain, find_target
 from rlrun.config.interpolation import dotted, leaves, plain, split
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError
+from rlrun.core.machine import gpu
 from rlrun.core.typing import Stateful
 from rlrun.env.descriptions import RecordedSpaces
 from rlrun.memory import DatasetLoader, Intrinsic, JointLoader, PhasicLoader, ReplayLoader, RolloutLoader, Table
-from rlrun.memory.loaders import tables_of
-from rlrun.runs.manifest import gpu
+from rlrun.memory.loaders.replay import tables_of
 from rlrun.training.trainer import Trainer
 
 SHARED = ("num_envs", "env.num_envs", "loader.batch", "loader.minibatch", "loader.phase_minibatch", "memory.length")
@@ -116,9 +116,9 @@ def require_rows(builder: Builder, trainer: Trainer, name: str) -> None:
         ConfigError: naming its source, or the length of windows that no episode has.
     """
     table: Any = trainer.callbacks[name].table  # type: ignore[attr-defined]
-    writers = [part for part in builder.built.values() if isinstance(part, Budgeted | SecondTable)]
-    served = any(table is known for known in tables_of(trainer.loader))
-    if not served or any(getattr(part, "table", None) is table for part in writers):
+    here = [part for part in builder.built.values() if getattr(part, "table", None) is table]
+    filled = any(isinstance(part, Budgeted | SecondTable) or getattr(part, "collector", None) for part in here)
+    if filled or not any(table is known for known in tables_of(trainer.loader)):
         return
     source = builder.key(("callbacks", name), "path")
     longest = int(table.index.windows(1).max())

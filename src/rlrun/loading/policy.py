@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rlrun import config as configuration
 from rlrun.callbacks import Validation
 from rlrun.checkpointing import load
+from rlrun.checkpointing.manifest import read_manifest
 from rlrun.collect import Agent
 from rlrun.config.build import Builder, register_resolvers
 from rlrun.config.interpolation import plain
@@ -25,6 +26,7 @@ from rlrun.config.places import add_to_path, project_dir
 from rlrun.config.reading import ROOTS, reached, resolve_texts
 from rlrun.config.schema import KINDS, SETTINGS, check_kinds
 from rlrun.core.errors import BuildError, ConfigError, RequestError, RunDirError, SpaceError, did_you_mean
+from rlrun.core.files import read_json
 from rlrun.core.spaces import Box, Composite, Spaces, describe
 from rlrun.core.typing import Stateful
 from rlrun.env import Env
@@ -38,9 +40,7 @@ from rlrun.loading.assembly import (
     restore_part,
     stateful,
 )
-from rlrun.runs.checkpoint_manifest import read_manifest
 from rlrun.runs.directory import RunDir, checkpoint_key
-from rlrun.runs.files import read_json
 
 REQUIRED = ("seed", "device", "threads", "precision", "stop")  # read before anything is built
 
@@ -214,6 +214,8 @@ class Frozen(Restored):
         # Environments begin a new episode; open ones of the run stay with it. An agent that has never acted has no
         # state in the checkpoint.
         built = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
+        if OmegaConf.select(arrival.config, "checkpoint.parts") is not None:
+            built.pop("agent", None)  # its counters, which only say how it explores
         self._parts = {path: part for path, part in built.items() if not (alone and f"{path}.".startswith("agent."))}
         self.wrappers: States = {}  # of the environment, at the checkpoint
 

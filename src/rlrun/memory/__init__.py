@@ -1,33 +1,24 @@
 """Replay memory: tables, samplers, ejectors, adaptors and the loaders that serve from them."""
 
 from rlrun.env.by_id import DictObservation, DictResponse, EpisodeState, MetaData
-from rlrun.memory.adaptors import Adaptor, Cast, PerStep, Rename, Scale, Select, Untransformed
-from rlrun.memory.advantages import Advantages
-from rlrun.memory.augment import Augmentation, ColorJitter, CutOut, Later, PixelNoise, RandomCrop, RandomShift, Views
-from rlrun.memory.by_episode import Coverage, Sequential, Stratified
-from rlrun.memory.columns import Column
-from rlrun.memory.dataset import DatasetLoader, Lazy
-from rlrun.memory.ejectors import CoverageEjector, Ejector, Fifo, UniformEjector
-from rlrun.memory.hindsight import Hindsight
-from rlrun.memory.index import EpisodeIndex
-from rlrun.memory.intrinsic import Bonus, Intrinsic, StepReward, effort
-from rlrun.memory.joint import JointLoader, Mix, batches
-from rlrun.memory.loaders import CollectLoader, ReplayLoader
-from rlrun.memory.mirrored import Mirrored
-from rlrun.memory.past import Past
-from rlrun.memory.prefetch import Prefetch
-from rlrun.memory.prioritized import Prioritized
-from rlrun.memory.proxy import MemoryProxy
-from rlrun.memory.recent import Recent
-from rlrun.memory.rollout import PhasicLoader, RolloutLoader
-from rlrun.memory.rollout_table import Rollout
-from rlrun.memory.sample import Sample
-from rlrun.memory.samplers import Rows, Sampler, Uniform
-from rlrun.memory.sources import spaces_in
-from rlrun.memory.split import Split, classes, digits
-from rlrun.memory.table import Table
-from rlrun.memory.trajectory import Trajectory
-from rlrun.memory.transforms import (
+from rlrun.memory.adaptors.adaptor import Adaptor, Cast, PerStep, Rename, Scale, Select, Untransformed
+from rlrun.memory.adaptors.advantages import Advantages
+from rlrun.memory.adaptors.augment import (
+    Augmentation,
+    ColorJitter,
+    CutOut,
+    Later,
+    PixelNoise,
+    RandomCrop,
+    RandomShift,
+    Views,
+)
+from rlrun.memory.adaptors.hindsight import Hindsight
+from rlrun.memory.adaptors.intrinsic import Bonus, Intrinsic, StepReward, effort
+from rlrun.memory.adaptors.mirrored import Mirrored
+from rlrun.memory.adaptors.recurrent_windows import Past
+from rlrun.memory.adaptors.trajectory import Trajectory
+from rlrun.memory.adaptors.transforms import (
     ImageScale,
     NStep,
     ObservationNormalize,
@@ -39,10 +30,28 @@ from rlrun.memory.transforms import (
     RewardShift,
     WeighRewards,
 )
-from rlrun.memory.trees import MinTree, SegmentTree, SumTree
-from rlrun.memory.unrolled import Unrolled
-from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
-from rlrun.memory.whole import Shuffled, WholeReplayLoader
+from rlrun.memory.adaptors.unrolled import Unrolled
+from rlrun.memory.formats.sources import spaces_in
+from rlrun.memory.loaders.dataset import DatasetLoader, Lazy
+from rlrun.memory.loaders.held_out import Split, classes, digits
+from rlrun.memory.loaders.joint import JointLoader, Mix, batches
+from rlrun.memory.loaders.prefetch import Prefetch
+from rlrun.memory.loaders.replay import CollectLoader, ReplayLoader
+from rlrun.memory.loaders.rollout import PhasicLoader, RolloutLoader
+from rlrun.memory.loaders.whole import Shuffled, WholeReplayLoader
+from rlrun.memory.table.columns import Column
+from rlrun.memory.table.coverage_samplers import Coverage, Sequential, Stratified
+from rlrun.memory.table.ejectors import CoverageEjector, Ejector, Fifo, UniformEjector
+from rlrun.memory.table.index import EpisodeIndex
+from rlrun.memory.table.prioritized import Prioritized
+from rlrun.memory.table.proxy import MemoryProxy
+from rlrun.memory.table.recent_sampler import Recent
+from rlrun.memory.table.rollout_table import Rollout
+from rlrun.memory.table.sample import Sample
+from rlrun.memory.table.samplers import Rows, Sampler, Uniform
+from rlrun.memory.table.table import Table
+from rlrun.memory.table.trees import MinTree, SegmentTree, SumTree
+from rlrun.memory.table.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
 
 __all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", "Intrinsic", "NStep"]
 __all__ += ["ObservationNormalize", "Past", "PerStep", "Rename", "ReturnNormalize", "RewardClip", "RewardFunction"]

@@ -24,7 +24,7 @@ Where `value_head` is `rlrun.nn.Rewards`, outputs and values have an axis for R 
 [M, R, B] or [M, R, B, width].
 
 DQN calls `network(observation) -> values` [M, B, width], `network.codec`, and for acting
-`network.act(observation, explore) -> action`; `rlrun.algorithms.dqn.QNetwork` is such a network.
+`network.act(observation, explore) -> action`; `rlrun.algorithms.value_based.dqn.QNetwork` is such a network.
 
 DDPG and TD3 call, on the network of the policy, `network(observation) -> c` [B, A] with gradients, and `network.act`;
 `rlrun.nn.DeterministicPolicy` is such a network. Their critics are those of soft actor-critic.

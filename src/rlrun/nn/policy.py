@@ -312,7 +312,7 @@ class SoftPolicy(Remembering):
         gaussian: a network of your own in its place; called, it gives c [B, A] and log_prob [B].
         layers: a module of your own in place of the Gaussian's layers, or a recipe of it: mean and log_std [B, 2 A].
         prior: a distribution whose log-probability is taken off the policy's wherever that counts
-            (`rlrun.algorithms.prior`); its parameters are not this network's.
+            (`rlrun.algorithms.actor_critic.prior`); its parameters are not this network's.
         options: of `SquashedGaussian`, such as `init` or `layer_norm`.
 
     Raises:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from rlrun.core.errors import ConfigError
-from rlrun.runs.manifest import cpu_facts, has_bfloat16
+from rlrun.core.machine import cpu_facts, has_bfloat16
 
 # Multiplications a row in the widest hidden layer from which bfloat16 or oneDNN takes less time. Not of the batch: the
 # same rows shall have the same numbers wherever they are learned from.

@@ -1,1 +1,1 @@
-"""The directory of a run: its lock, heartbeat, files and trust, and the processes that work in it."""
+"""The directory of a run: its lock, heartbeat, manifest, progress and trust."""

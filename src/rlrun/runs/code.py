@@ -8,7 +8,7 @@ from pathlib import Path
 
 import rlrun
 from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.runs.files import reason
+from rlrun.core.files import reason
 from rlrun.runs.manifest import uncommitted
 
 FOLDER = "code"  # of a run

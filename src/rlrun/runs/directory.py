@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlrun.core.errors import RlrunError, RunDirError, printable
+from rlrun.core.files import head, known, place_of, read_bytes, read_json, reason, write_json, write_text
 from rlrun.runs import lock as locks
 from rlrun.runs import trust
-from rlrun.runs.files import head, known, place_of, read_bytes, read_json, reason, write_json, write_text
 
 Status = Literal["running", "completed", "failed", "stopped", "pruned"]
 STATUS = ("status", "host", "pid", "heartbeat")

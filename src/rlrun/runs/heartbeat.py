@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from rlrun.core.errors import InProgress, LostRun, RlrunError, RunDirError
+from rlrun.core.files import NOTE_BYTES, head, known, open_own, reason
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import SILENT, RunDir
-from rlrun.runs.files import NOTE_BYTES, head, known, open_own, reason
 
 ATTEMPTS = 20  # to lock a run, of which others may be asking just now whether it is locked
 PAUSE = 0.05  # seconds between them

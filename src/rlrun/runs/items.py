@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from rlrun.core.errors import RlrunError
-from rlrun.runs.files import reason, replace, write_bytes
+from rlrun.core.files import reason, replace, write_bytes
 
 
 @dataclass(frozen=True)

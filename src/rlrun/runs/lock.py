@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.core.errors import RunDirError
-from rlrun.runs.files import head, open_own, open_regular, reason, write_all
+from rlrun.core.files import head, open_own, open_regular, reason, write_all
 
 BOOT, PROCESSES = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 _contents: set[int] = set()  # open files that this process has locked

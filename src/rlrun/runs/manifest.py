@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rlrun.core.machine import cpu
+
 FILTERS = r"^filter\..*\.(clean|process|required)$"  # settings of git that name programs
 PACKAGES = ("rlrun", "torch", "hydra-core", "omegaconf", "gymnasium", "numpy", "wandb", "typer", "rich", "safetensors")
 
@@ -37,58 +39,6 @@ def manifest(command: Sequence[str], *, seed: int, project: Path) -> dict[str, A
         "cpu": cpu(),
         "host": socket.gethostname(),
     }
-
-
-def cpu() -> str | None:
-    """Return the processor and how many of its cores there are, as far as the system says."""
-    name = cpu_facts("model name") or platform.processor()
-    return f"{name}, {os.cpu_count()} cores" if name else None
-
-
-def instructions() -> str:
-    """Return a digest of what the processor can do; code made for one runs on others of the same digest."""
-    facts = (platform.machine(), platform.processor(), cpu_facts("model name"), cpu_facts("flags", "Features"))
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-
-
-def cpu_facts(*names: str) -> str | None:
-    """Return what Linux reports of the first core by one of these names."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    fields = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in fields if name.strip() in names), None)
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def gpu(device: str) -> str | None:
-    """Return the name of a CUDA device, or None."""
-    if not device.startswith("cuda"):
-        return None
-    import torch
-
-    return str(torch.cuda.get_device_name(device))
-
-
-def has_bfloat16(device: str) -> bool:
-    """Return True if a device has instructions for products of bfloat16 numbers, as far as torch knows it.
-
-    That torch computes with them says nothing: it does so on every processor, by float32 where they are missing.
-    """
-    import torch
-
-    if device.startswith("cuda"):
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device != "cpu":
-        return False
-    report = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch report it of x86 alone
-    capabilities = {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()} if report is None else report()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last one of ARM
 
 
 def git(project: Path) -> dict[str, Any] | None:

@@ -11,8 +11,8 @@ from typing import Any
 
 from rlrun.core.clock import KINDS
 from rlrun.core.errors import RlrunError, RunDirError, printable
+from rlrun.core.files import counted, duration, open_regular, reason
 from rlrun.runs.directory import SILENT, RunDir
-from rlrun.runs.files import counted, duration, open_regular, reason
 
 TAIL = 16_384  # bytes
 LINE_BYTES = 1 << 18

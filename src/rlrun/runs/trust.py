@@ -15,7 +15,7 @@ from pathlib import Path
 from platformdirs import user_state_path
 
 from rlrun.core.errors import RequestError, printable
-from rlrun.runs.files import place_of, read_bytes, replace
+from rlrun.core.files import place_of, read_bytes, replace
 
 _messages = logging.getLogger("rlrun")
 SHOWN = 3  # files that a message names, at most

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rlrun.runs.files import open_own
+from rlrun.core.files import open_own
 
 STOPPED = 75  # exit code of a process that stopped on request, to be resumed
 CONTEXT = multiprocessing.get_context("forkserver")

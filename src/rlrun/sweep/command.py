@@ -13,7 +13,7 @@ from typing import Any
 
 from rlrun.config import composition
 from rlrun.config.expansion import Job, composed_of
-from rlrun.runs.processes import handled
+from rlrun.core.processes import handled
 from rlrun.sweep import children
 from rlrun.sweep.children import STOPPED
 

@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple
 
 from rlrun.config.expansion import Job
 from rlrun.config.overrides import NUMBER, SUBDIR
+from rlrun.core import files
 from rlrun.core.errors import ConfigError, RunDirError, printable
-from rlrun.runs import files
+from rlrun.core.files import NOTE_BYTES, head, known, read_bytes
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir, failures
-from rlrun.runs.files import NOTE_BYTES, head, known, read_bytes
 from rlrun.runs.progress import counted_updates, number_of
 from rlrun.runs.trust import remember
 

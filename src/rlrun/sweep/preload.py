@@ -17,7 +17,7 @@ for number in (1, 2):
 os.close(nowhere)
 
 algorithms = importlib.import_module("rlrun.algorithms")
-for module in pkgutil.iter_modules(algorithms.__path__, "rlrun.algorithms."):
+for module in pkgutil.walk_packages(algorithms.__path__, "rlrun.algorithms."):
     importlib.import_module(module.name)
 for name in ("rlrun.env.toys", "rlrun.commands.resume", "filelock"):
     importlib.import_module(name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlrun.core.errors import printable
-from rlrun.runs.files import counted, duration
+from rlrun.core.files import counted, duration
 from rlrun.runs.progress import VALIDATION, judged, progress, score_of
 from rlrun.sweep.directory import JobStatus, State, SweepDir
 

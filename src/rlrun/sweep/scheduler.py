@@ -11,11 +11,11 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from rlrun.config.expansion import Job
+from rlrun.core import processes
 from rlrun.core.errors import RunDirError
+from rlrun.core.processes import TWICE, describe_exit, handled
 from rlrun.runs import lock as locks
-from rlrun.runs import processes
 from rlrun.runs.directory import RunDir
-from rlrun.runs.processes import TWICE, describe_exit, handled
 from rlrun.runs.progress import last_line, quiet_for
 from rlrun.sweep.children import STOPPED
 from rlrun.sweep.command import JobCommand

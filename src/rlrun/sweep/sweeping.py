@@ -25,8 +25,8 @@ from rlrun.config.composition import OF_SWEEPS, describe_presets
 from rlrun.config.expansion import Job
 from rlrun.config.overrides import GRID
 from rlrun.core.errors import ConfigError, RunDirError
+from rlrun.core.files import json_text, known, read_bytes, reason, write_text
 from rlrun.runs.directory import is_run
-from rlrun.runs.files import json_text, known, read_bytes, reason, write_text
 from rlrun.runs.trust import remember, require_remembered, said_by
 from rlrun.sweep.command import JobCommand
 from rlrun.sweep.directory import SweepDir

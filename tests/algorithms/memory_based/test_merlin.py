@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.algorithms.a2c import A2CLoss
 from rlrun.algorithms.memory_based.merlin import (
     LatentDecoder,
     MemoryActor,
@@ -15,6 +14,7 @@ from rlrun.algorithms.memory_based.merlin import (
     PredictorLoss,
     seen,
 )
+from rlrun.algorithms.on_policy.a2c import A2CLoss
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces, map_tree
 from rlrun.nn import ResNetDecoder

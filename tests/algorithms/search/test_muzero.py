@@ -146,7 +146,7 @@ def test_the_weight_of_the_entropy_moves_towards_a_target():
         loss = MuZeroLoss(net, ADAM, entropy_target=target, entropy_rate=0.01)
         _, outputs, _ = loss.loss(torch.randn(ROWS, 3), wanted=wanted._asdict(), **batch)
         assert float(outputs["updates"]["network.entropy_weight"]) == pytest.approx(0.5 * np.exp(moved))
-    with pytest.raises(ConfigError, match=r"entropy\.target: a weight that is to move begins above 0"):
+    with pytest.raises(ConfigError, match=r"entropy_target: a weight that is to move begins above 0"):
         MuZeroLoss(network(), ADAM, entropy_target=1.0)
 
 

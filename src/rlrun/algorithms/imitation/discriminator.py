@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError, SpaceError, require_number
 from rlrun.core.spaces import Box, Space, Spaces, leaves, map_tree
 from rlrun.core.typing import Batch, Tree

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.algorithms.imitation.discriminator import gradient_penalty, least_squares, style_reward
-from rlrun.callbacks.loss import BonusLoss, LossResult, Optimizer
+from rlrun.callbacks.losses.loss import BonusLoss, LossResult, Optimizer
 from rlrun.core.errors import ConfigError, require_number
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Batch, Tree

@@ -11,7 +11,7 @@ The predictor learns to tell observations from what it remembers, and so decides
 The actor's layers take z without its gradient, the value with it:
 
     g_t, n_t    = LSTM(z_t), read(M_t, keys(g_t)),   π(a | z_t, g_t, n_t),   V(z_t)
-    L           = w_P L_predictor + w_A L_actor             L_actor of `rlrun.algorithms.a2c`, say
+    L           = w_P L_predictor + w_A L_actor             L_actor of `rlrun.algorithms.on_policy.a2c`, say
 
 Simplified as ALF has it: actions are not decoded, and V does not read the policy. Beyond ALF are the retroactive writes
 and Q of the paper, both off unless they are set.
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, LossResult, require_distance
+from rlrun.callbacks.losses.loss import LossCallback, LossResult, require_distance
 from rlrun.core.errors import ConfigError, require_number, require_whole
 from rlrun.core.spaces import ACTION_MASK, Spaces, map_tree, with_parts, without_mask
 from rlrun.core.spaces import leaves as leaves_of

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer
 from rlrun.collect.modes import evaluating, modal_parts
 from rlrun.core.errors import DataError, RequestError, require_at_least
 from rlrun.core.typing import Batch, Tree

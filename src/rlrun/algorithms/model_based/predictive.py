@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, LossResult, require_distance
+from rlrun.callbacks.losses.loss import LossCallback, LossResult, require_distance
 from rlrun.core.errors import ConfigError, did_you_mean, require_at_least, require_number
 from rlrun.core.spaces import Composite, Space, Spaces, without_mask
 from rlrun.core.typing import Batch, Tree

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback, LossResult
+from rlrun.callbacks.losses.loss import LossCallback, LossResult
 from rlrun.core.spaces import Spaces, without_mask
 from rlrun.core.typing import Batch, Tree
 from rlrun.nn import MLP, Coded

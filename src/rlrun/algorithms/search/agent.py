@@ -268,8 +268,7 @@ def _require_unset(options: dict[str, Any]) -> None:
         own = [*value] if name == "regularized" else value
         if name != "bounds" and own != defaults[name]:
             raise ConfigError(
-                f"{name}: wanted {shown(defaults[name])} with gumbel=true, which does not read it, got {shown(own)}; "
-                "gumbel=false does"
+                f"{name}: wanted {shown(defaults[name])} with gumbel=true, which does not read it, got {shown(own)}"
             )
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from rlrun.algorithms.search.agent import SearchModel
 from rlrun.algorithms.search.player import SimulatorModel
 from rlrun.algorithms.search.tree import Node
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer
 from rlrun.collect.agents import prepared, to_arrays, to_tensors
 from rlrun.compile.calls import NoGrad, part_of
 from rlrun.core.errors import RlrunError, require_at_least
@@ -25,7 +25,7 @@ from rlrun.core.spaces import RULES_STATE, row_count
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.env.simulator import Positions, Simulator
 from rlrun.memory import Rows
-from rlrun.memory.index import CLOSED
+from rlrun.memory.table.index import CLOSED
 from rlrun.nn import ActorCritic
 
 

@@ -57,7 +57,9 @@ class Candidates:
         if likeliest and not single:
             raise ConfigError("likeliest: wanted false, as actions are more than one choice, got true")
         if likeliest and not self.drawn:
-            raise ConfigError("likeliest: wanted false where all actions are searched; algorithm.search.candidates=4")
+            raise ConfigError(
+                "likeliest: wanted false where all actions are searched, as no number of candidates is given"
+            )
         if temperature != 1.0 and (likeliest or not self.drawn):
             which = "the likeliest" if likeliest else "all"
             where = f"where {which} actions are searched, got {temperature}"

@@ -28,8 +28,8 @@ from torch import Tensor
 from rlrun import ops
 from rlrun.algorithms.search import LearnedModel, Search
 from rlrun.algorithms.search.candidates import Candidates, repeated
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
-from rlrun.callbacks.target import TargetCallback, TargetResult
+from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.losses.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError, require_number, require_one_of, require_whole
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Batch, Tree
@@ -389,15 +389,16 @@ class MuZeroLoss(LossCallback):
         require_number("gradient", gradient, 0)
         require_number("entropy_rate", entropy_rate, 0)
         if self.weights["consistency"] and consistency == "cosine" and network.projection is None:
-            raise ConfigError("consistency: a cosine is that of projected latents; `projection` of 128, say")
+            raise ConfigError(
+                "consistency: a cosine is that of projected latents, and this model projects none (projection: null)"
+            )
         if entropy_target is not None:
             least = -math.inf if network.codec.continuous else 0.0  # of densities it may be negative
             require_number("entropy_target", entropy_target, least)
             if not network.entropy_weight > 0.0:
-                way_out = "algorithm.entropy.weight=0.01"
-                raise ConfigError(f"entropy_target: a weight that is to move begins above 0: {way_out}")
+                raise ConfigError("entropy_target: a weight that is to move begins above 0, as with 0.01")
         if initial_reward and period is not None:
-            way_out = "algorithm.reward_sums=null, or initial_reward=false"
+            way_out = "without a period, or with initial_reward=false, it goes"
             raise ConfigError(f"initial_reward: sums of rewards begin at 0 with the first position; {way_out}")
         super().__init__(network, optimizer, **options)
         self.initial_weight, self.gradient, self.consistency = initial_weight, gradient, consistency

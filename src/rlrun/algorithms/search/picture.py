@@ -13,8 +13,8 @@ from rlrun.algorithms.search.agent import SearchAgent
 from rlrun.algorithms.search.tree import SearchTrees
 from rlrun.collect.agents import Agent, Response
 from rlrun.core.errors import RequestError
+from rlrun.core.files import require_writable, write_text
 from rlrun.core.typing import Tree
-from rlrun.runs.files import require_writable, write_text
 
 LETTER, LINE, PAD = 7.5, 16, 8  # units of a letter, of a line of text, and around a text
 GAP = (14, 34)  # units between boxes, to the right and below

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from rlrun.algorithms.search.candidates import Candidates
 from rlrun.algorithms.search.muzero import MuZeroLoss, SearchTargets
-from rlrun.callbacks.loss import LossResult
-from rlrun.callbacks.target import TargetResult
+from rlrun.callbacks.losses.loss import LossResult
+from rlrun.callbacks.losses.target import TargetResult
 from rlrun.core.errors import require_number, require_whole
 from rlrun.core.typing import Batch, Tree
-from rlrun.memory.trajectory import Trajectory, require_return
-from rlrun.memory.transforms import WeighRewards
+from rlrun.memory.adaptors.trajectory import Trajectory, require_return
+from rlrun.memory.adaptors.transforms import WeighRewards
 from rlrun.nn.muzero import MuZeroNetwork
 
 

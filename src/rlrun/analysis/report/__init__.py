@@ -22,7 +22,7 @@ from rlrun.analysis.report.page import page, to_csv, to_markdown
 from rlrun.analysis.report.runs import EVALUATED, PLAYED, Run, add_jobs, gather
 from rlrun.analysis.report.wording import interval, notes
 from rlrun.core.errors import RequestError, RunDirError, did_you_mean, printable
-from rlrun.runs.files import counted, place_of, reason, replace, require_writable
+from rlrun.core.files import counted, place_of, reason, replace, require_writable
 from rlrun.runs.progress import VALIDATION, judged, progress
 
 RESAMPLES = 10_000

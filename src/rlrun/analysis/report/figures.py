@@ -21,7 +21,7 @@ from rlrun.analysis.report.groups import cut
 from rlrun.analysis.report.statistics import Floats, Interval
 from rlrun.analysis.report.wording import interval, number
 from rlrun.core.errors import MissingExtra, RequestError
-from rlrun.runs.files import counted
+from rlrun.core.files import counted
 
 WIDTH = 420  # units, of every figure: as wide as a phone, so that letters stay legible there
 LEFT, RIGHT, TOP = 50, WIDTH - 20, 12  # edges of the plotted area

@@ -16,14 +16,14 @@ from statistics import median
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from rlrun import __version__
 from rlrun.analysis.report import figures
 from rlrun.analysis.report.figures import Figure
 from rlrun.analysis.report.findings import Comparison, Findings
 from rlrun.analysis.report.groups import NONE, Group
 from rlrun.analysis.report.runs import Run
 from rlrun.analysis.report.wording import between, chance, interval, listed, number, whole
-from rlrun.runs.files import counted
+from rlrun.core.files import counted
+from rlrun.core.version import VERSION
 
 RUNS = 3_000  # rows of a table, at most
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates cells that begin with one of these
@@ -248,7 +248,7 @@ def page(findings: Findings, drawings: Iterable[Figure], notes: Iterable[str], f
         f"<title>{title}</title>\n<style>\n:root{{color-scheme:light dark;{light}}}\n"
         f"@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{STYLE}{figures.STYLE}</style>\n</head>\n"
         f"<body>\n<header>\n<h1>{title}</h1>\n{_overview(findings)}</header>\n<main>\n{main}</main>\n"
-        f'<footer class="faint"><p>Made by <code>rlrun report</code>, rlrun {__version__}.</p></footer>\n'
+        f'<footer class="faint"><p>Made by <code>rlrun report</code>, rlrun {VERSION}.</p></footer>\n'
         "</body>\n</html>\n"
     )
 

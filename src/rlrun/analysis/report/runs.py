@@ -17,8 +17,8 @@ from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import dotted, leaves
 from rlrun.config.schema import CHANGEABLE
 from rlrun.core.errors import RlrunError, RunDirError
+from rlrun.core.files import known, read_bytes
 from rlrun.runs.directory import RunDir, runs_beneath
-from rlrun.runs.files import known, read_bytes
 from rlrun.runs.progress import last_line, lines_of, number_of, record_of
 from rlrun.sweep.directory import SweepDir
 from rlrun.sweep.sweeping import is_sweep

@@ -8,7 +8,7 @@ from rlrun.analysis.report.findings import DRAWN, Findings
 from rlrun.analysis.report.groups import NONE, cut
 from rlrun.analysis.report.runs import PLAYED
 from rlrun.analysis.report.statistics import Interval
-from rlrun.runs.files import counted
+from rlrun.core.files import counted
 
 FEW = 5  # runs; below, percentile intervals are too narrow
 APART = 1.05  # budgets that differ by more are different

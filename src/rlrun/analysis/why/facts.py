@@ -13,8 +13,8 @@ from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import dotted, locate, split
 from rlrun.core.clock import KINDS
 from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.files import known, read_bytes
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import known, read_bytes
 from rlrun.runs.progress import LINE_BYTES, last_line, lines_of, number_of, record_of
 
 METRIC_BYTES = 1 << 26  # of a file of metrics; the rest is not read

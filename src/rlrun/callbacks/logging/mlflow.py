@@ -52,6 +52,7 @@ class Mlflow(Tracker):
         self._mlflow: Any = mlflow
         self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
         self._experiment, self._name = experiment, name
+        self.note = "id" if self._uri else "local_id"  # one of a service survives an upload, and the other way round
         self._client: Any = None
         self._id = ""
 
@@ -60,7 +61,7 @@ class Mlflow(Tracker):
         run.mlflow.mkdir(exist_ok=True)
         uri = self._uri or f"sqlite:///{run.mlflow / 'mlflow.db'}"
         self._client = self._mlflow.MlflowClient(tracking_uri=uri)
-        note, make = run.mlflow / "id", partial(self._create, titles(run, config)[1])
+        note, make = run.mlflow / self.note, partial(self._create, titles(run, config)[1])
         self._id = kept_id(note, make)
         if not self._knows(self._id):  # it is of another place, as after `rlrun upload` to one
             note.unlink()

@@ -7,9 +7,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from rlrun.core.files import head, write_text
 from rlrun.core.typing import Array
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import head, write_text
 from rlrun.training.metrics import Video
 
 LETTERS = 128  # in a name or a group of W&B
@@ -57,12 +57,14 @@ class Tracker(Sink):
     offline: updates before the first environment step; on the axis of steps they come before these.
     axis: `env_steps`, `updates` or `samples`.
     newest: position of the newest record that a service had at the start; it gets the later ones.
+    note: the file that keeps the run's id at the service, in the tracker's folder.
     """
 
     writes_files = True
     offline = 0
     axis = "env_steps"
     newest = -1.0
+    note = "id"
 
     def write(self, record: Record) -> None:
         if position(record) > self.newest:

@@ -16,8 +16,8 @@ from rlrun.callbacks.logging.tensorboard import TensorBoard
 from rlrun.callbacks.logging.trackio import Trackio
 from rlrun.callbacks.logging.wandb import Wandb
 from rlrun.core.errors import BuildError, ConfigError, RlrunError, did_you_mean
+from rlrun.core.files import finite, reason
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import finite, reason
 from rlrun.runs.heartbeat import require_own
 from rlrun.runs.progress import line, position
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from rlrun.callbacks.logging.record import Record, Tracker, position, titles
 from rlrun.core.errors import MissingExtra
+from rlrun.core.files import read_json
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import read_json
 
 
 class Trackio(Tracker):

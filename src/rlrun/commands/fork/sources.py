@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlrun import checkpointing as storage
+from rlrun.checkpointing.manifest import CheckpointManifest
 from rlrun.commands.fork.parents import find
 from rlrun.core.errors import ConfigError, RunDirError, beginnings, did_you_mean
-from rlrun.runs.checkpoint_manifest import CheckpointManifest
 from rlrun.runs.directory import RunDir
 
 ALL = "from"  # the key of `init` for all parts; other keys are prefixes of parts, and the longest one decides

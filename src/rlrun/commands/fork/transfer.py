@@ -17,11 +17,11 @@ from rlrun.commands.fork.sources import choose, read
 from rlrun.config import Composed
 from rlrun.config.build import explain
 from rlrun.core.errors import RunDirError
+from rlrun.core.files import write_text
 from rlrun.core.typing import Stateful
 from rlrun.memory import Table
-from rlrun.memory.episodes import cut_off
+from rlrun.memory.table.episodes import cut_off
 from rlrun.runs.directory import RunDir, checkpoint_name
-from rlrun.runs.files import write_text
 
 _messages = logging.getLogger("rlrun.commands.fork")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlrun.config.expansion import Job
 from rlrun.config.overrides import parse
-from rlrun.runs.manifest import cores
+from rlrun.core.machine import cores
 from rlrun.sweep.children import Child
 from rlrun.sweep.command import VISIBLE, JobCommand
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from rlrun.config.expansion import Job
 from rlrun.core.errors import MissingExtra, RequestError
-from rlrun.runs.files import reason
-from rlrun.runs.processes import handled
+from rlrun.core.files import reason
+from rlrun.core.processes import handled
 from rlrun.sweep.children import safe_path
 from rlrun.sweep.command import JobCommand
 from rlrun.sweep.launchers.local import threads

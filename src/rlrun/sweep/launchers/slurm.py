@@ -16,7 +16,7 @@ from typing import Any
 
 from rlrun.config.expansion import Job
 from rlrun.core.errors import MissingExtra, RequestError, require_one_of
-from rlrun.runs.processes import handled
+from rlrun.core.processes import handled
 from rlrun.sweep.children import STOPPED, safe_path
 from rlrun.sweep.command import JobCommand
 from rlrun.sweep.launchers.local import room, threads

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.core.errors import ConfigError, did_you_mean, printable
+from rlrun.core.files import counted, write_json
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import counted, write_json
 from rlrun.runs.progress import values_of
 from rlrun.sweep.directory import JobStatus, SweepDir
 from rlrun.sweep.search.settings import SearchPlan

@@ -21,7 +21,7 @@ from rlrun.config.interpolation import plain
 from rlrun.config.overrides import parse
 from rlrun.config.schema import BLOCK, NULL, TRUTH, Kind, converted, either, list_of, one_of, whole
 from rlrun.core.errors import ConfigError, MissingExtra, RunDirError, did_you_mean
-from rlrun.runs.files import counted, json_text, read_json, write_text
+from rlrun.core.files import counted, json_text, read_json, write_text
 from rlrun.runs.progress import RETURN, VALIDATION
 from rlrun.runs.trust import remember
 from rlrun.sweep.directory import require_apart

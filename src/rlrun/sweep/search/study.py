@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from rlrun.core.errors import RlrunError, RunDirError
+from rlrun.core.files import known, open_own, reason
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import known, open_own, reason
 from rlrun.runs.progress import number_of, progress, values_of
 from rlrun.sweep.search.settings import Optuna, SearchPlan
 

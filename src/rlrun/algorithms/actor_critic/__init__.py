@@ -1,0 +1,1 @@
+"""Policies that learn from critics, off-policy."""

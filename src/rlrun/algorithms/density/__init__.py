@@ -1,0 +1,1 @@
+"""Densities and their samples: autoencoders of latents, particles, mutual information, novelty."""

@@ -1,0 +1,80 @@
+"""Behavior cloning (Pomerleau 1991, doi 10.1162/neco.1991.3.1.88): act as the data do, by supervised learning.
+
+Works on every action space. The continuous part of a stored action may lie on its bounds, where no squashed normal
+comes to: for the likelihood it is read as a little inside of them.
+
+    L = -log π(a | s)                            objective: likelihood
+    L = |tanh μ(s) - c|² - log π(k | s)          objective: mode
+
+With an entropy target the first is less the weighted entropy of the policy (`rlrun.callbacks.losses.entropy`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from torch import Tensor
+
+from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.losses.policy import with_entropy
+from rlrun.core.errors import ConfigError, WiringError, require_one_of
+from rlrun.core.typing import Tree
+from rlrun.nn import Policy
+from rlrun.training.callback import Callback
+
+Objective = Literal["likelihood", "mode"]
+OBJECTIVES = ("likelihood", "mode")
+
+
+class BCLoss(LossCallback):
+    """-log π(a | s), or the distance of the most likely action.
+
+    Args:
+        network: what shall act like the data.
+        objective: likelihood; or mode: of the continuous part, its squared distance to the action without noise,
+            summed over entries. The spread of the policy learns nothing then, and choices learn as before.
+        edge: how far inside of their bounds continuous actions lie at most, for the likelihood; the normal under the
+            tanh would else have to reach far out for actions that differ little.
+
+    Raises:
+        ConfigError: there is no such objective, or the network has no head for a likelihood.
+        WiringError: there is an entropy target, and the objective is the mode.
+    """
+
+    provides = ("policy_entropy",)
+
+    def __init__(
+        self,
+        network: Policy,
+        optimizer: Optimizer | None,
+        *,
+        objective: Objective = "likelihood",
+        edge: float = 0.01,
+        **options: Any,
+    ) -> None:
+        require_one_of("objective", objective, OBJECTIVES)
+        if objective == "likelihood" and not hasattr(network, "head"):
+            raise ConfigError(f"network: a {type(network).__name__} has no `head`, as rlrun.nn.Policy has")
+        super().__init__(network, optimizer, **options)
+        self.policy = network
+        self.objective = objective
+        self.edge = edge
+
+    def require_peers(self, callbacks: Mapping[str, Callback]) -> None:
+        for source in callbacks.values() if self.objective == "mode" else ():
+            if "entropy_weight" in source.provides:
+                raise WiringError(f"callbacks.{source.name} is an entropy target; set algorithm.objective=likelihood")
+
+    def loss(
+        self, observation: Tree, action: Tree, entropy_weight: float | Tensor | None = None
+    ) -> Tensor | LossResult:
+        codec = self.policy.codec
+        heads = self.policy.heads(observation)
+        c, k = codec.split(action)
+        if c is None or heads.mean is None or self.objective == "likelihood":
+            log_prob = self.policy.head.log_prob(heads, action, edge=self.edge)
+            loss = -codec.without_forbidden(log_prob, heads.choices, action)
+            return loss if entropy_weight is None else with_entropy(loss, self.policy, heads, entropy_weight)
+        distance = (heads.mean.tanh() - c).square().sum(-1)
+        if k is None or heads.choices is None:
+            return distance
+        return distance - codec.without_forbidden(codec.select(heads.choices, k), heads.choices, action)

@@ -1,0 +1,1 @@
+"""Policy gradients from fresh rollouts."""

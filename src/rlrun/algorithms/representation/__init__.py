@@ -1,0 +1,1 @@
+"""Features of observations and skills: what is learned beside or in front of an algorithm."""

@@ -1,0 +1,1 @@
+"""Critics that choose actions themselves."""

@@ -1,0 +1,1 @@
+"""What shows whether a run learns: validation, the bias of critics, parameters, time."""

@@ -1,0 +1,3 @@
+"""The version of rlrun."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,1 @@
+"""Adaptors: what changes a sample before it becomes a batch."""

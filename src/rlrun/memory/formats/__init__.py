@@ -1,0 +1,1 @@
+"""Memories and data sets on disk, each format in one file."""

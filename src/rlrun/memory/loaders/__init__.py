@@ -1,0 +1,1 @@
+"""Loaders: iterables of batches that decide when to collect and when to learn."""

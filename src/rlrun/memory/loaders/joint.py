@@ -1,0 +1,451 @@
+"""Several sources of batches: as several data groups, or mixed within a batch."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_at_least, require_counts
+from rlrun.core.schedules import Schedule
+from rlrun.core.typing import Batch, Groups
+from rlrun.memory.loaders.dataset import DatasetLoader
+from rlrun.memory.loaders.replay import placed, positive, tables_of
+from rlrun.memory.table.episodes import joined
+from rlrun.memory.table.sample import Sample, origins
+from rlrun.memory.table.table import Table
+
+_messages = logging.getLogger("rlrun")
+
+UNIT = 1_000_000  # parts of 1 in which shares are counted that are not all fixed
+
+
+@dataclass
+class Rate:
+    """In which rounds of a `JointLoader` a part gives batches, and how many."""
+
+    every: int = 1  # in each n-th round
+    every_steps: int | None = None  # in place of `every`: in the first round, then after so many environment steps
+    times: int = 1  # batches in such a round
+    epochs: int | None = None  # in place of `times`: passes over a data set
+    min_batches: int = 1  # with `epochs`: more passes, where these have fewer batches
+    warm_up: int = 0  # environment steps before the first such round
+    waits: bool = False  # it had a turn now, and its table has no rows yet
+    last: int | None = None  # environment steps when a part with `every_steps` gave its newest batches
+
+    @property
+    def skips_rounds(self) -> bool:
+        """Return True if a part gives nothing in some rounds."""
+        return self.every > 1 or self.every_steps is not None or self.warm_up > 0
+
+    def turns(self, number: int, steps: int, loader: Any) -> int:
+        """Return how many batches, or epochs, a loader gives in this round, from 1; steps: env steps so far."""
+        if self.every_steps is None:
+            due = number % self.every == 0
+        else:
+            due = self.last is None or steps - self.last >= self.every_steps
+        due = due and steps >= self.warm_up
+        self.waits = due and self.skips_rounds and getattr(loader, "waits", False)
+        due = due and not self.waits
+        if due and self.every_steps is not None:
+            self.last = steps
+        if not due or self.epochs is None:
+            return self.times if due else 0
+        return max(self.epochs, -(-self.min_batches // loader.batches)) if self.min_batches > 1 else self.epochs
+
+    @property
+    def most(self) -> int:
+        """The largest number that `turns` can return."""
+        return self.times if self.epochs is None else max(self.epochs, self.min_batches)
+
+    def __str__(self) -> str:
+        count, unit = (self.epochs, "epoch") if self.epochs else (self.times, "batch")
+        amount = f"{count:,} {unit}" + ("" if count == 1 else "s" if self.epochs else "es")
+        amount += f", at least {self.min_batches:,} batches," if self.min_batches > 1 else ""
+        rounds = "each round" if self.every == 1 else f"every {self.every:,} rounds"
+        pace = rounds if self.every_steps is None else f"every {self.every_steps:,} environment steps"
+        return f"{amount} {pace}" + (f", from step {self.warm_up:,} on" if self.warm_up else "")
+
+
+class JointLoader:
+    """Serves the batches of several loaders together, as several data groups.
+
+    A round is one batch of each loader, and one update of all groups. A part may have a rate: it gives batches in some
+    rounds only, or more than one. The first batches of a round make one update; each further one makes an update of its
+    own, before the next round. Batches of several parts that go on are joined again.
+
+    A data group `default` gets the name of its loader here; other groups keep theirs. It ends as soon as one of the
+    loaders does. A loader that collects must come before those that draw from the same table.
+
+    Args:
+        nested: the one data group in which each loader's batch is an entry under the loader's name.
+        loaders: by name, each a loader or `{loader, every, every_steps, times, epochs, min_batches, warm_up}` with the
+            settings of a `Rate`.
+
+    Raises:
+        ConfigError: two loaders give the same group, there is no loader, or a rate is impossible, as of batches of a
+            table that grows, whose epochs would not end.
+    """
+
+    def __init__(self, *, nested: str | None = None, **loaders: Any) -> None:
+        self._rates = {part: _rate(part, entry) for part, entry in loaders.items() if isinstance(entry, Mapping)}
+        self.parts = {part: loaders[part].get("loader") if part in self._rates else loaders[part] for part in loaders}
+        self.nested = nested
+        if not self.parts:
+            raise ConfigError("a JointLoader needs loaders by name")
+        self._groups: dict[str, dict[str, str]] = {}  # part -> its group -> the group here
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._given: dict[str, Groups] = {}  # of the next batch: what loaders that had their turn gave
+        self._round = 1
+        self._waiting: set[str] = set()  # parts that have waited for rows
+        self._left: dict[str, int] = {}  # batches or epochs that parts have yet to give in this round
+        owners: dict[str, str] = {}
+        for part, loader in self.parts.items():
+            if not hasattr(loader, "names"):
+                raise ConfigError(f"{part}: wanted a loader, got {loader!r}")
+            names = loader.names()
+            if nested is not None and len(names) > 1:
+                raise ConfigError(f"{part}: one data group can be nested, not several: {', '.join(names)}")
+            own = {group: part if group == "default" or nested is not None else group for group in names}
+            self._groups[part] = own
+            for group, here in own.items():
+                if here in owners:
+                    raise ConfigError(f"{part}: it gives the data group '{here}', as {owners[here]} does")
+                owners[here] = part
+                self._names[here] = tuple(names[group])
+        self.collector = self._check_rates()
+
+    def _check_rates(self) -> Any:
+        """Refuse rates that the loaders cannot have; return the collector whose steps are counted, or None."""
+        loaders = [getattr(loader, "loader", loader) for loader in self.parts.values()]  # of a prefetch
+        collector = next(filter(None, (getattr(loader, "collector", None) for loader in loaders)), None)
+        for part, rate in self._rates.items():
+            if self.nested is not None:
+                raise ConfigError(f"{part}: parts of the one data group '{self.nested}' have no rates")
+            if rate.every_steps is not None and collector is None:
+                raise ConfigError(f"{part}.every_steps: no loader here collects; every=N counts rounds")
+            if rate.warm_up and collector is None:
+                raise ConfigError(f"{part}.warm_up: no loader here collects; 0 is without")
+            if rate.epochs is not None and not isinstance(self.parts[part], DatasetLoader):
+                kind = type(self.parts[part]).__name__
+                raise ConfigError(f"{part}.epochs: a {kind} has no epochs; a DatasetLoader has")
+        filled = getattr(collector, "table", None)
+        for part, loader in zip(self.parts, loaders, strict=True):
+            batches = part not in self._rates or self._rates[part].epochs is None
+            if batches and isinstance(loader, DatasetLoader) and filled is not None and filled in loader.tables:
+                raise ConfigError(f"{part}: its table grows between rounds; give epochs, which end within one")
+        if all(part in self._rates and self._rates[part].skips_rounds for part in self.parts):
+            raise ConfigError("one part must give batches in every round; it has neither every nor every_steps")
+        return collector
+
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Return the names that batches will have, by data group."""
+        return dict(self._names) if self.nested is None else {self.nested: tuple(self._names)}
+
+    def rates(self) -> dict[str, str]:
+        """Return the rates of data groups that have one, in words."""
+        return {here: str(rate) for part, rate in self._rates.items() for here in self._groups[part].values()}
+
+    def __iter__(self) -> Iterator[Groups]:
+        running = {part: iter(loader) for part, loader in self.parts.items()}
+        while True:
+            for part, batches in running.items():
+                if part in self._given:  # before the run was left, while a later loader collected
+                    continue
+                if self._rates and not self._has_turn(part):
+                    continue
+                epoch = getattr(self.parts[part], "epoch", 0)
+                groups = next(batches, None)
+                if groups is None:
+                    return
+                self._given[part] = {self._groups[part][group]: batch for group, batch in groups.items()}
+                if self._rates:
+                    in_epochs = part in self._rates and self._rates[part].epochs is not None
+                    self._left[part] -= self.parts[part].epoch - epoch if in_epochs else 1
+            merged = {group: batch for part in self._given for group, batch in self._given[part].items()}
+            self._given = {}
+            if not any(self._left.values()):
+                self._round, self._left = self._round + 1, {}
+            yield merged if self.nested is None else {self.nested: merged}
+
+    def _has_turn(self, part: str) -> bool:
+        """Return True if a part gives a batch to the next update; its rate is asked once a round."""
+        if part not in self._left:
+            steps = 0 if self.collector is None else self.collector.steps
+            rate = self._rates.get(part, Rate())
+            self._left[part] = rate.turns(self._round, steps, self.parts[part])
+            if rate.waits and part not in self._waiting:
+                self._waiting.add(part)
+                _messages.warning("loader.%s: its table has no rows yet, so it gives no batches until then", part)
+        return self._left[part] > 0
+
+    def ready(self) -> bool:
+        """Return True if no loader makes an environment step before its next batch."""
+        return all(loader.ready() for loader in self.parts.values())
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Those of all loaders; a metric that several have is that of the first."""
+        parts = [getattr(loader, "metrics", {}) for loader in self.parts.values()]
+        return {name: value for metrics in reversed(parts) for name, value in metrics.items()}
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Tables of the batches."""
+        return tuple(table for loader in self.parts.values() for table in tables_of(loader))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all loaders by name, the round, and batches for an incomplete joint batch."""
+        last = {part: rate.last for part, rate in self._rates.items()}
+        rates = {"round": self._round, "left": dict(self._left), "last": last} if self._rates else {}
+        parts = {part: loader.state_dict() for part, loader in self.parts.items()}
+        rows = {part: origins(groups, tables_of(self.parts[part])) for part, groups in self._given.items()}
+        return {"parts": parts, "given": self._given, "origins": rows, **rates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the states of all loaders; rates that an earlier config lacked begin at their first round.
+
+        Raises:
+            RlrunError: what is left of a round is more than the rates give, or of no part.
+        """
+        left, last = state.get("left", {}), state.get("last", {})
+        require_counts({"round": state.get("round", 1), **left})
+        require_counts({part: steps for part, steps in last.items() if steps is not None})
+        for part, count in left.items():
+            rate = self._rates.get(part, Rate())
+            if part not in self.parts or count > rate.most:
+                raise RlrunError(f"loader.{part}: the saved round has {count:,} batches or epochs left for it")
+        for part, loader in self.parts.items():
+            loader.load_state_dict(state["parts"][part])
+        rows = state["origins"]
+        self._given = {part: placed(groups, self.parts[part], rows[part]) for part, groups in state["given"].items()}
+        self._round, self._left = state.get("round", 1), dict(left)
+        for part, rate in self._rates.items():
+            rate.last = last.get(part)
+
+
+def batches(loader: Any, groups: Mapping[str, Any]) -> Any:
+    """Return a loader that gives further data groups beside those of the algorithm's; the very loader without any.
+
+    groups: loaders or `{loader, every, every_steps, times, epochs, min_batches, warm_up}` by name, as of `JointLoader`.
+    """
+    added = {name: group for name, group in groups.items() if group is not None}
+    try:
+        return JointLoader(default=loader, **added) if added else loader
+    except ConfigError as error:
+        if str(error).startswith(tuple(f"{name}{mark}" for name in added for mark in ".:")):
+            error.args = (f"groups.{error}",)
+        raise
+
+
+def _rate(part: str, entry: Mapping[str, Any]) -> Rate:
+    """Return the rate of a part `{loader, …}` of a JointLoader."""
+    place = part
+    _require_known(place, entry, ("loader", "every", "every_steps", "times", "epochs", "min_batches", "warm_up"))
+    for exclusive in (("every", "every_steps"), ("times", "epochs")):
+        if all(entry.get(name) is not None for name in exclusive):
+            raise ConfigError(f"{place}: {' and '.join(exclusive)} exclude each other")
+    if entry.get("min_batches") is not None and entry.get("epochs") is None:
+        raise ConfigError(f"{place}.min_batches: it adds epochs; give epochs, too")
+    settings = {name: value for name, value in entry.items() if name != "loader" and value is not None}
+    for name, value in settings.items():
+        if type(value) is not int:
+            raise ConfigError(f"{place}.{name}: wanted a whole number, got {value!r}")
+        require_at_least(f"{place}.{name}", value, 0 if name == "warm_up" else 1)
+    return Rate(**settings)
+
+
+@dataclass
+class _Part:
+    """A table and its share of every n-th batch."""
+
+    name: str
+    table: Table
+    share: Fraction | Schedule | None  # None = what the others leave
+    every: int
+    weight: int = 0  # the share as a whole number
+    longest: int = 0  # steps of the longest window that it was seen to hold
+
+    def holds(self, length: int) -> bool:
+        """Return True if the table has a window; counts windows only until it has one."""
+        if not self.table.index.complete[:-1].any():  # empty, perhaps again
+            self.longest = 0
+        elif self.longest < length and self.table.windows(length):
+            self.longest = length
+        return self.longest >= length
+
+
+class Mix:
+    """Several tables that are sampled as one, each with its share of every sample, or of every n-th.
+
+    Shares are relative, among the tables whose turn it is. Where one is null, the others are parts of 1, and that table
+    gets the rest; then a share may be a schedule over samples. Rounding errors of one sample are corrected in the next,
+    so shares are exact over time. A table without a window leaves its share to the others. A loader takes a `Mix` as
+    its table, with feedback.
+
+    Args:
+        parts: each `{table, share}` or `{table, share, every}`, in a list or by name.
+
+    Raises:
+        ConfigError: a share is no number above 0, shares leave no rest, `every` is no number from 1, or the tables'
+            columns differ.
+    """
+
+    def __init__(self, parts: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]) -> None:
+        entries = parts.items() if isinstance(parts, Mapping) else ((str(i), part) for i, part in enumerate(parts))
+        self.parts = [_part(name, entry) for name, entry in entries]
+        if not self.parts:
+            raise ConfigError("loader.parts: there are no tables to mix")
+        fixed = [part.share.denominator for part in self.parts if isinstance(part.share, Fraction)]
+        rests = [part for part in self.parts if part.share is None]
+        self._moves = any(callable(part.share) for part in self.parts)
+        if len(rests) > 1 or (self._moves and not rests):
+            raise ConfigError("loader.parts: where a share is a schedule, one other share is null, and gets the rest")
+        self._unit = math.lcm(*fixed, UNIT if rests else 1)
+        self._weigh(0)
+        self._weighs = any("weight" in part.table.names() for part in self.parts)
+        self._holding: list[str] = []  # parts that could have given to the newest sample, were it their turn
+        self._samples = 0
+        self._owed: dict[
+            str, dict[str, int]
+        ] = {}  # by whose turn it is: what rounding has kept from each, in parts of rows
+        first = self.parts[0]
+        for part in self.parts[1:]:
+            if differing := sorted((set(first.table.names(2)) ^ set(part.table.names(2))) - {"weight"}):
+                raise ConfigError(
+                    f"loader.parts.{part.name} and loader.parts.{first.name} differ in what they hold: "
+                    f"{', '.join(differing)}"
+                )
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables, in order."""
+        return tuple(part.table for part in self.parts)
+
+    def names(self, length: int = 1) -> tuple[str, ...]:
+        """Return the names that a sample will have; `weight` where one of the tables gives it."""
+        names = self.parts[0].table.names(length)
+        return (*names, "weight") if self._weighs and "weight" not in names else names
+
+    def sample(self, count: int, length: int = 1) -> Sample:
+        """Return windows of all tables: rows of the first, then of the second, and so on.
+
+        Raises:
+            RlrunError: no table holds a window, or the columns do not fit together.
+        """
+        batches = []
+        for part, share in zip(self.parts, self._counts(count, length), strict=True):
+            if share:
+                batches.append(batch := part.table.sample(share, length))
+                if self._weighs and "weight" not in batch:
+                    batch["weight"] = torch.ones(share, device=batch["reward"].device if "reward" in batch else None)
+        if len(batches) == 1:
+            return batches[0]
+        mixed: Batch = {}
+        for name in self.names(length):
+            try:
+                mixed[name] = joined([batch[name] for batch in batches])
+            except (RuntimeError, KeyError) as error:
+                raise RlrunError(f"loader.parts: column '{name}' differs between tables: {error}") from error
+        return Sample(mixed, [part for batch in batches for part in batch.parts], batches[0].copies)
+
+    def _counts(self, count: int, length: int) -> list[int]:
+        """Return how many windows each table gives, `count` in all."""
+        holding = [part for part in self.parts if part.holds(length)] or self.parts[:1]  # its error tells why
+        names = [part.name for part in holding]
+        if names != self._holding:  # other shares from now on; old debts are not theirs
+            self._holding, self._owed = names, {}
+        if self._moves:
+            self._weigh(self._samples)
+        self._samples += 1
+        due = [part for part in holding if self._samples % part.every == 0] or holding
+        owed = self._owed.setdefault(" ".join(part.name for part in due), {part.name: 0 for part in due})
+        total = sum(part.weight for part in due)
+        if not total:  # the others would have given all
+            return [count if part is due[0] else 0 for part in self.parts]
+        counts = dict.fromkeys((part.name for part in self.parts), 0)
+        for part in due:
+            owed[part.name] += count * part.weight
+            counts[part.name] = max(owed[part.name] // total, 0)
+        missing = count - sum(counts.values())
+        by_rest = sorted(due, key=lambda part: counts[part.name] * total - owed[part.name])
+        if missing < 0:
+            by_rest = [part for part in reversed(by_rest) if counts[part.name]]
+        for part in by_rest[: abs(missing)]:
+            counts[part.name] += 1 if missing > 0 else -1
+        for part in due:
+            owed[part.name] -= counts[part.name] * total
+        return list(counts.values())
+
+    def _weigh(self, sample: int) -> None:
+        """Set the weights of all parts as they are at a sample.
+
+        Raises:
+            ConfigError: shares leave no rest.
+        """
+        for part in self.parts:
+            if callable(part.share):
+                part.weight = round(part.share(sample) * self._unit)
+            elif part.share is not None:
+                part.weight = int(part.share * self._unit)
+        for rest in (part for part in self.parts if part.share is None):
+            rest.weight = self._unit - sum(part.weight for part in self.parts if part is not rest)
+        if wrong := next((part for part in self.parts if part.weight < 0), None):
+            place = f"loader.parts.{wrong.name}.share"
+            raise ConfigError(
+                f"{place}: it is {wrong.weight / self._unit:g} at sample {sample:,}; shares are from 0 to 1"
+            )
+
+    def windows(self, length: int) -> int:
+        """Return the number of windows in all tables."""
+        return sum(part.table.windows(length) for part in self.parts)
+
+    def full(self) -> bool:
+        """Return True if all tables are full."""
+        return all(part.table.full() for part in self.parts)
+
+    def __len__(self) -> int:
+        """Return the number of transitions in the smallest table, so that a warm-up fills it."""
+        return min(len(part.table) for part in self.parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rounding errors of each table, and its longest known window."""
+        longest = {part.name: part.longest for part in self.parts}
+        return {"owed": self._owed, "held": longest, "holding": self._holding, "samples": self._samples}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `state_dict` returned."""
+        for part in self.parts:
+            part.longest = state["held"][part.name]
+        self._holding, self._samples = list(state["holding"]), state["samples"]
+        self._owed = {names: dict(parts) for names, parts in state["owed"].items()}
+        weights = {part.name: part.weight for part in self.parts}
+        most = max(sum(weights.values()), self._unit) * len(weights)
+        for parts in self._owed.values():
+            if not parts.keys() <= weights.keys() or any(abs(int(count)) > most for count in parts.values()):
+                raise RlrunError(f"what rounding has kept from each table cannot be {parts}")
+
+
+def _part(name: str, entry: Mapping[str, Any]) -> _Part:
+    _require_known(f"parts.{name}", entry, ("table", "share", "every"))
+    table = entry.get("table")
+    if table is not None and not hasattr(table, "sample"):
+        raise ConfigError(f"parts.{name}.table: wanted a table that is sampled, got a {type(table).__name__}")
+    if table is None or "share" not in entry:
+        raise ConfigError(f"parts.{name}: wanted a table and its share, given {', '.join(entry) or 'nothing'}")
+    if entry["table"].sampler.by_burst:
+        raise ConfigError(f"parts.{name}: a Mix draws samples singly; it wants memory.sampler.feedback=update")
+    every = entry.get("every", 1)
+    require_at_least(f"parts.{name}.every", every, 1)
+    share = entry["share"]
+    share = share if share is None or callable(share) else positive(f"parts.{name}.share", share)
+    return _Part(name, entry["table"], share, every)
+
+
+def _require_known(place: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in entry:
+        if key not in known:
+            raise ConfigError(f"{place}: no setting '{key}'{did_you_mean(key, known)}")

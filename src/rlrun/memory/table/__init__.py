@@ -1,0 +1,1 @@
+"""The table of a replay memory: slots, rows, samplers and ejectors."""
