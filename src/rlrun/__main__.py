@@ -1,11 +1,12 @@
-"""`python -m rlrun`, which imports from the current folder last, and from that of a run never, as `rlrun` does."""
+"""`python -m rlrun`: as `rlrun`, it does not import from the current folder before all others."""
 
 import os
 import sys
 from contextlib import suppress
 
 with suppress(FileNotFoundError):  # the folder was deleted
-    if sys.path[0] == os.getcwd() and not __file__.startswith(sys.path[0]):
+    # It stays where rlrun itself was found there, as in a checkout's src/.
+    if sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):
         del sys.path[0]
 
 from rlrun.cli.main import main
