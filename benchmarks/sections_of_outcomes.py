@@ -45,12 +45,14 @@ def _pixels(result: dict[str, Any]) -> Lines:
 
 
 def _learned(run: dict[str, Any]) -> str:
-    """Return the value of a run, with its last evaluation, or with lines of a game, if there are some."""
-    last, lines = run.get("evaluations", {}).get("last"), run.get("beside", {})
+    """Return the value of a run, with its last evaluation, or with what was found beside, such as lines of a game."""
+    last, beside = run.get("evaluations", {}).get("last"), run.get("beside", {})
     value = "failed" if run["value"] is None else f"{run['value']:.4g}"
-    if lines:
-        played, alone = lines["run"], lines["alone"]
+    if "run" in beside:
+        played, alone = beside["run"], beside["alone"]
         return f"{value} of {played['lines']} (network alone {alone['lost']} of {alone['lines']})"
+    if beside:
+        return f"{value} ({', '.join(f'{name} {number:.3g}' for name, number in beside.items())})"
     return value if last is None else f"{value} (last evaluation {last:.4g})"
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from benchmarks.claims_of_imitation import sliced_wasserstein
+from benchmarks.sections_of_outcomes import _learned
 
 
 def test_the_distance_of_a_moved_sample_is_that_of_the_projected_move():
@@ -19,3 +20,10 @@ def test_the_distance_of_normal_samples_is_that_of_their_deviations():
     rng = np.random.default_rng(0)
     narrow, wide = rng.normal(size=(20_000, 3)), 3.0 * rng.normal(size=(10_000, 3))
     assert sliced_wasserstein(narrow, wide) == pytest.approx(2.0 * np.sqrt(2.0 / np.pi), rel=0.03)
+
+
+def test_figures_of_a_style_are_shown_beside_its_number():
+    record = {"value": 2.0, "beside": {"distance_share": 1.01, "gain_share": 0.758}}
+    assert _learned(record) == "2 (distance_share 1.01, gain_share 0.758)"
+    games = {"run": {"lines": 5}, "alone": {"lost": 1, "lines": 5}}
+    assert _learned({"value": 3, "beside": games}) == "3 of 5 (network alone 1 of 5)"
