@@ -63,6 +63,16 @@ def test_what_nobody_asks_for_is_computed_for_metrics_only():
     assert not any(isinstance(value, torch.Tensor) and value.requires_grad for value in loss.metrics.values())
 
 
+@pytest.mark.parametrize("vetoed", [False, True])
+def test_a_step_that_is_vetoed_changes_neither_parameters_nor_buffers(vetoed):
+    network = Written([-0.5, -2.0], [3.0, 3.0])
+    network.register_buffer("seen", torch.zeros(1))
+    loss = PPOLoss(network, sgd)
+    loss.veto = lambda outputs: vetoed
+    loss.step(network.value.square(), {"updates": {"network.seen": torch.ones(1)}}, {})
+    assert (network.value.tolist() == [3.0, 3.0], network.seen.tolist() == [0.0]) == (vetoed, vetoed)
+
+
 def test_advantages_are_normalized_then_clamped():
     network = Written([-1.0, -1.0], [1.0, 5.0])
     assert a2c(network, normalize=True)[0].tolist() == pytest.approx([1.0, -1.0])

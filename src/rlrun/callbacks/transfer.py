@@ -37,7 +37,7 @@ class MemoryImport(Callback):
         limit: transitions of each source: its newest whole episodes that have no more; None = all.
 
     Raises:
-        ConfigError: the table is none, or the limit is below 1.
+        ConfigError: rows are to go into something that is not a table, or the limit is below 1.
         RequestError: the source is missing or damaged, or does not fit; before any step was made.
     """
 

@@ -43,7 +43,7 @@ def require_compatible(composed: Composed) -> None:
 
 
 def require_optimizer(composed: Composed) -> None:
-    """Refuse a packaged addition whose networks learn by the run's optimizer, if there is none.
+    """Refuse a packaged addition whose networks learn by the run's optimizer, where `optimizer` is null.
 
     Raises: ConfigError naming the addition and the algorithm.
     """

@@ -27,7 +27,7 @@ class Decoder(nn.Module):
 
     Raises:
         ConfigError: the module makes another number of outputs.
-        SpaceError: it needs the shape of an image, and the observation is none.
+        SpaceError: it makes images, and the observation has another shape.
     """
 
     def __init__(
@@ -49,7 +49,8 @@ class Decoder(nn.Module):
         shape = () if self.picture is None else (self.picture.channels, *self.picture.sides)
         if not shape and wants(network, "shape"):
             name = getattr(getattr(network, "func", network), "__name__", "module")
-            raise SpaceError(f"network: a {name} makes images, and {describe(space)} is none; null = dense layers")
+            seen = describe(space)
+            raise SpaceError(f"network: a {name} makes images, and the observation is {seen}; null = dense layers")
         self.layers = from_recipe(network, inputs=latent, outputs=space.size, shape=shape)
         outputs = outputs_of(self.layers, torch.zeros(2, latent), place="decoder")
         if outputs != space.size:

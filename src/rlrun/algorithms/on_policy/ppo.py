@@ -120,7 +120,8 @@ class PPOLoss(ActorCriticLoss):
     ) -> StepResult:
         if stepper is None or self.veto is None or not self.veto(outputs):
             return super().phases(elements, outputs, metrics, weight, stepper)
-        return super().phases(elements, outputs, metrics, weight, None)._replace(stepped=False)
+        kept = {name: value for name, value in outputs.items() if name != "updates"}  # so buffers stay, too
+        return super().phases(elements, kept, metrics, weight, None)._replace(stepped=False)
 
     def _distance(self, value: Tensor, before: Tensor, return_: Tensor) -> Tensor:
         distance = self.distance(value, return_)
