@@ -12,7 +12,8 @@ from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.loading.assembly import stateful
 from rlrun.memory import ReplayLoader, Table
 from rlrun.memory.loaders.dataset import DatasetLoader
-from rlrun.memory.loaders.joint import JointLoader, Mix
+from rlrun.memory.loaders.joint import JointLoader
+from rlrun.memory.table.mix import Mix
 
 
 def data(start: int, count: int = 6, **settings: Any) -> DatasetLoader:

@@ -28,9 +28,8 @@ from rlrun.collect.agents import (
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.schedules import Schedule, as_schedule
-from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree, row_count
+from rlrun.core.spaces import Box, Space, Spaces, describe, flat, leaves, map_tree, row_count
 from rlrun.core.typing import Array, Tree
-from rlrun.memory.table.episodes import flat
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
 from rlrun.nn.remembering import Remembering
 from rlrun.ops.distributions import GAUSSIANS, Kind, drawn, given, gumbel_argmax, is_given, normal_like, squashed_action

@@ -6,11 +6,11 @@ from typing import Any
 from rlrun.collect.agents import Agent
 from rlrun.collect.collector import Collector, forget_returns
 from rlrun.core.errors import ConfigError
+from rlrun.core.schedules import positive
 from rlrun.core.spaces import take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
 from rlrun.memory import Table
-from rlrun.memory.loaders.replay import positive
 from rlrun.training.callback import Callback
 
 

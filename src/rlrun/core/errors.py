@@ -173,6 +173,17 @@ def require_one_of(place: str, value: object, choices: Collection[str]) -> None:
         raise ConfigError(f"{place}: wanted one of {', '.join(choices)}, got '{value}'{did_you_mean(value, choices)}")
 
 
+def require_known(place: str, entry: Iterable[str], known: Collection[str]) -> None:
+    """Refuse the settings of an entry if one is unknown.
+
+    Raises:
+        ConfigError: naming it, and the nearest known one.
+    """
+    for key in entry:
+        if key not in known:
+            raise ConfigError(f"{place}: no setting '{key}'{did_you_mean(key, known)}")
+
+
 def require_at_least(place: str, value: Any, least: float) -> None:
     """Refuse what is no number, a number that is too small, and NaN.
 

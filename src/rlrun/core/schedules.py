@@ -8,6 +8,7 @@ import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from rlrun.core.errors import ConfigError
 
@@ -17,6 +18,21 @@ Schedule = Callable[[int], float]
 def as_schedule(value: float | Schedule) -> Schedule:
     """Return a schedule as it is, and a number as a constant one."""
     return value if callable(value) else Constant(float(value))
+
+
+def positive(name: str, value: float) -> Fraction:
+    """Return a setting as the decimal that was written: 0.1 is a tenth.
+
+    Raises:
+        ConfigError: naming the key, if it is no number above 0.
+    """
+    try:
+        number = Fraction(str(value))
+    except ValueError:
+        number = Fraction(0)
+    if number <= 0:
+        raise ConfigError(f"{name} must be a number above 0, not {value}")
+    return number
 
 
 def _fraction(step: float, begin: float, steps: float) -> float:

@@ -280,6 +280,33 @@ def map_tree(function: Callable[..., Any], *trees: Tree) -> Tree:
     return function(*trees)
 
 
+def stack(trees: list[Tree]) -> Tree:
+    """Return trees of arrays […] as one tree [L, …]."""
+    return map_tree(lambda *leaves: np.stack(leaves), *trees)
+
+
+def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of a tree by dotted name."""
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    leaves: dict[str, Any] = {}
+    for name, part in tree.items():
+        leaves |= flat(part, f"{prefix}.{name}" if prefix else str(name))
+    return leaves
+
+
+def nest(leaves: Mapping[str, Any]) -> dict[str, Tree]:
+    """Return leaves by dotted name as a tree."""
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *above, last = name.split(".")
+        node = tree
+        for key in above:
+            node = node.setdefault(key, {})
+        node[last] = leaf
+    return tree
+
+
 def put_rows(target: Tree, rows: Any, source: Tree) -> None:
     """Write `source` [n, …] into the rows of a tree that an index, a slice or a boolean array names."""
     if isinstance(target, dict):

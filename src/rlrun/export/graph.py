@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.compile.graph import modules_of
+from rlrun.core import spaces
 from rlrun.core.errors import RequestError
 from rlrun.core.spaces import RULES_STATE, Space, leaves, leaves_of, tree_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env.descriptions import describe_leaf, walk
 from rlrun.env.spaces import from_gymnasium
-from rlrun.memory.table import episodes
 from rlrun.ops import distributions
 
 Role = Literal["observation", "state", "epsilon", "action", "next_state"]
@@ -177,14 +177,14 @@ def _modules(agent: Any) -> list[nn.Module]:
 
 def flat(tree: Tree) -> list[tuple[str, Any]]:
     """Return the leaves of a tree of arrays with their paths; none of None."""
-    return [] if tree is None else list(episodes.flat(tree).items())
+    return [] if tree is None else list(spaces.flat(tree).items())
 
 
 def nested(paths: Sequence[str], values: Sequence[Any]) -> Tree:
     """Return the tree whose leaves lie at some paths; None where there are none."""
     if not paths:
         return None
-    return values[0] if list(paths) == [""] else episodes.nest(dict(zip(paths, values, strict=False)))
+    return values[0] if list(paths) == [""] else spaces.nest(dict(zip(paths, values, strict=False)))
 
 
 def named(role: str, path: str) -> str:

@@ -34,7 +34,7 @@ from rlrun.memory.adaptors.unrolled import Unrolled
 from rlrun.memory.formats.sources import spaces_in
 from rlrun.memory.loaders.dataset import DatasetLoader, Lazy
 from rlrun.memory.loaders.held_out import Split, classes, digits
-from rlrun.memory.loaders.joint import JointLoader, Mix, batches
+from rlrun.memory.loaders.joint import JointLoader, batches
 from rlrun.memory.loaders.prefetch import Prefetch
 from rlrun.memory.loaders.replay import CollectLoader, ReplayLoader
 from rlrun.memory.loaders.rollout import PhasicLoader, RolloutLoader
@@ -43,6 +43,7 @@ from rlrun.memory.table.columns import Column
 from rlrun.memory.table.coverage_samplers import Coverage, Sequential, Stratified
 from rlrun.memory.table.ejectors import CoverageEjector, Ejector, Fifo, UniformEjector
 from rlrun.memory.table.index import EpisodeIndex
+from rlrun.memory.table.mix import Mix
 from rlrun.memory.table.prioritized import Prioritized
 from rlrun.memory.table.proxy import MemoryProxy
 from rlrun.memory.table.recent_sampler import Recent

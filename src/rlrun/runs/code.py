@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-import rlrun
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.files import reason
 from rlrun.runs.manifest import uncommitted
@@ -75,7 +74,7 @@ class Code:
 
 def _modules_of(project: Path) -> Iterator[Path]:
     """Yield the files of a project's own imported modules: not those of packages that are installed within it."""
-    library, own = sysconfig.get_path("stdlib"), Path(rlrun.__file__).resolve().parent
+    library, own = sysconfig.get_path("stdlib"), Path(__file__).resolve().parents[1]
     files = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
     installed = ("site-packages", "dist-packages", library, str(own))  # most modules, of which no path is followed
     for path in (Path(file).resolve() for file in files if not any(part in file for part in installed)):

@@ -17,8 +17,7 @@ from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, WiringError, did_you_mean
 from rlrun.core.schedules import Schedule, as_schedule
-from rlrun.core.spaces import Spaces
-from rlrun.memory.table.episodes import flat
+from rlrun.core.spaces import Spaces, flat
 from rlrun.nn import ActionCodec
 from rlrun.training.callback import Callback
 

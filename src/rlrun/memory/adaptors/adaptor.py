@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.spaces import nest
 from rlrun.core.typing import Array, Batch, Tree
-from rlrun.memory.table.episodes import nest
 from rlrun.memory.table.samplers import Rows
 from rlrun.memory.table.storage import leaf_of
 

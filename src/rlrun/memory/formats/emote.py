@@ -17,9 +17,10 @@ from zipfile import ZipFile
 import numpy as np
 
 from rlrun.core.errors import RequestError
+from rlrun.core.spaces import nest
 from rlrun.core.typing import Array
 from rlrun.memory.formats import archive
-from rlrun.memory.table.episodes import Episode, Stored, nest
+from rlrun.memory.table.episodes import Episode, Stored
 from rlrun.memory.table.table import Table
 
 VERSION = "1"

@@ -19,14 +19,16 @@ from rlrun.core.spaces import (
     Space,
     Spaces,
     describe,
+    flat,
     laid_out,
     leaves,
+    nest,
 )
 from rlrun.core.typing import Array
 from rlrun.env.descriptions import RecordedSpaces
 from rlrun.memory.formats import archive, emote, minari, table_file
 from rlrun.memory.table.columns import Column
-from rlrun.memory.table.episodes import Episode, Stored, add_all, fit, flat, nest, newest
+from rlrun.memory.table.episodes import Episode, Stored, add_all, fit, newest
 from rlrun.memory.table.table import Table
 
 _messages = logging.getLogger("rlrun")

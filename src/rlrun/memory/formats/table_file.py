@@ -16,7 +16,7 @@ import operator
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
@@ -24,23 +24,21 @@ import safetensors.torch
 
 from rlrun import checkpointing as storage
 from rlrun.core.errors import RequestError
-from rlrun.core.spaces import Spaces
+from rlrun.core.spaces import Spaces, nest
 from rlrun.core.typing import Stateful
 from rlrun.core.version import VERSION
 from rlrun.env.descriptions import describe_spaces
 from rlrun.memory.formats import archive
 from rlrun.memory.formats.archive import ArrayMember
-from rlrun.memory.table.episodes import Episode, Stored, add_all, fit, nest, newest
+from rlrun.memory.table.episodes import Episode, Stored, add_all, fit, newest
+from rlrun.memory.table.recorder import Recorder
 from rlrun.memory.table.samplers import Sampler
-
-if TYPE_CHECKING:
-    from rlrun.memory.table.table import Table
 
 KIND, FORMAT = "rlrun.memory", 2
 KINDS = ("index", "sampler", "ejector")  # parts of a table whose classes a file names
 
 
-def store(table: Table, path: Path | str, *, public: bool = False, spaces: Spaces | None = None) -> None:
+def store(table: Recorder, path: Path | str, *, public: bool = False, spaces: Spaces | None = None) -> None:
     """Write a table to a file that appears complete or not at all; what was there before is replaced.
 
     Args:
@@ -71,7 +69,7 @@ def store(table: Table, path: Path | str, *, public: bool = False, spaces: Space
             archive.write_array(file, f"columns/{name}.npy", shape, column.dtype, stored.pieces(name, frames=True))
 
 
-def restore(table: Table, path: Path | str, *, append: bool = False, limit: int | None = None) -> bool:
+def restore(table: Recorder, path: Path | str, *, append: bool = False, limit: int | None = None) -> bool:
     """Read a file into a table.
 
     A table of the same columns, envs, length and kinds of sampler and ejector gets exactly the stored state, so it
@@ -125,7 +123,7 @@ def is_memory(path: Path) -> bool:
         return False
 
 
-def _identity(table: Table) -> dict[str, Any]:
+def _identity(table: Recorder) -> dict[str, Any]:
     """Return what two tables must have in common to have the same state."""
     columns = {name: [list(column.shape), column.dtype] for name, column in table.storage.columns.items()}
     sparse = {name: part.column.every for name, part in table.storage.sparse.items()}
@@ -154,16 +152,16 @@ def _exported(kind: str) -> str:
     return re.sub(r"\brlrun\.memory\.(?:[a-z_]+\.)+", "rlrun.memory.", kind)
 
 
-def _parts(table: Table) -> dict[str, Stateful]:
+def _parts(table: Recorder) -> dict[str, Stateful]:
     parts: dict[str, Stateful] = {f"sparse {name}": part for name, part in table.storage.sparse.items()}
     return parts | {"index": table.index, "tags": table.tags, "sampler": table.sampler, "ejector": table.ejector}
 
 
-def _state(table: Table) -> dict[str, Any]:
+def _state(table: Recorder) -> dict[str, Any]:
     return {name: part.state_dict() for name, part in _parts(table).items()}
 
 
-def _load(table: Table, state: Mapping[str, Any]) -> None:
+def _load(table: Recorder, state: Mapping[str, Any]) -> None:
     for name, part in _parts(table).items():
         part.load_state_dict(state[name])
 
@@ -198,7 +196,7 @@ def _columns(file: ZipFile, note: Mapping[str, Any], path: Path) -> dict[str, Ar
     return members
 
 
-def _restore_state(table: Table, file: ZipFile, note: Mapping[str, Any], path: Path) -> None:
+def _restore_state(table: Recorder, file: ZipFile, note: Mapping[str, Any], path: Path) -> None:
     """Put the table into the stored state; all that can be wrong shows before its rows are touched."""
     members = _columns(file, note, path)
     slots = ArrayMember(file, "slots.npy", path).all()
@@ -219,7 +217,7 @@ def _restore_state(table: Table, file: ZipFile, note: Mapping[str, Any], path: P
             begin += len(piece)
 
 
-def _require_choices(table: Table, file: ZipFile, note: Mapping[str, Any], path: Path) -> None:
+def _require_choices(table: Recorder, file: ZipFile, note: Mapping[str, Any], path: Path) -> None:
     """Refuse actions that the table's environment does not have."""
     for name, member in _columns(file, note, path).items():
         column = table.storage.columns[name]

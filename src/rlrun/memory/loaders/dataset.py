@@ -17,12 +17,11 @@ from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError, require_at_least, require_counts
 from rlrun.core.files import counted, open_regular, reason
 from rlrun.core.machine import main_memory
-from rlrun.core.spaces import map_tree
+from rlrun.core.spaces import flat, map_tree, nest, stack
 from rlrun.core.typing import Array, Batch, Groups, Tree
 from rlrun.memory.adaptors.adaptor import Adaptor, adapt, adapted, arrange
 from rlrun.memory.formats.sources import EMPTY, table_of
 from rlrun.memory.loaders.replay import chosen
-from rlrun.memory.table.episodes import flat, nest, stack
 from rlrun.memory.table.samplers import Rows
 from rlrun.memory.table.table import Table
 

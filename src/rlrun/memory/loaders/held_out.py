@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from rlrun.core.errors import ConfigError, MissingExtra, did_you_mean
-from rlrun.core.spaces import Composite, Discrete, Space, describe, laid_out, map_tree
+from rlrun.core.spaces import Composite, Discrete, Space, describe, flat, laid_out, map_tree
 from rlrun.core.typing import Array, Tree
 from rlrun.env import sprites as pictures
 from rlrun.memory.formats.sources import PIXELS, leaf_of, space_of
 from rlrun.memory.loaders.dataset import DatasetPart, TableRows, source_of
-from rlrun.memory.table.episodes import flat
 
 CHUNK = 1_024  # rows that are read at once
 

@@ -6,17 +6,16 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, RunDirError, did_you_mean, require_at_least, require_counts
+from rlrun.core.schedules import positive
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Groups, Tree
+from rlrun.memory.table.mix import Mix
 from rlrun.memory.table.sample import Sample, with_origins
 from rlrun.memory.table.table import Table
-
-if TYPE_CHECKING:
-    from rlrun.memory.loaders.joint import Mix
 
 _messages = logging.getLogger("rlrun")
 
@@ -272,21 +271,6 @@ class CollectLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Do nothing."""
-
-
-def positive(name: str, value: float) -> Fraction:
-    """Return a setting of a loader as the decimal that was written: 0.1 is a tenth.
-
-    Raises:
-        ConfigError: naming the key, if it is no number above 0.
-    """
-    try:
-        number = Fraction(str(value))
-    except ValueError:
-        number = Fraction(0)
-    if number <= 0:
-        raise ConfigError(f"{name} must be a number above 0, not {value}")
-    return number
 
 
 def chosen(columns: Sequence[str] | None, names: Sequence[str]) -> tuple[str, ...]:

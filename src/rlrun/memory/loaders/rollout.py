@@ -13,13 +13,13 @@ from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_counts
 from rlrun.core.generators import Seeded
-from rlrun.core.spaces import map_tree
+from rlrun.core.spaces import flat, map_tree
 from rlrun.core.typing import Array, Batch, Groups
 from rlrun.memory.adaptors.adaptor import Adaptor, adapted, arrange, check
 from rlrun.memory.adaptors.transforms import Normalize
 from rlrun.memory.loaders.replay import Steps, chosen
-from rlrun.memory.table.episodes import flat, joined
 from rlrun.memory.table.rollout_table import END_STATE, STATE, Rollout
+from rlrun.memory.table.storage import joined
 
 
 class RolloutLoader(Seeded):

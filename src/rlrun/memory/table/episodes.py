@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import torch
 
 from rlrun.core.errors import RequestError, did_you_mean
-from rlrun.core.spaces import map_tree, row_count
+from rlrun.core.spaces import flat, nest, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.table.columns import Column
 from rlrun.memory.table.index import grown, runs
-
-if TYPE_CHECKING:
-    from rlrun.memory.table.table import Table
+from rlrun.memory.table.recorder import Recorder
 
 PIECE = 1 << 14  # rows gathered at a time
 FLAGS = ("terminated", "truncated")
@@ -46,39 +43,7 @@ class Episode:
         return row_count(self.row)
 
 
-def stack(trees: list[Tree]) -> Tree:
-    """Return trees of arrays […] as one tree [L, …]."""
-    return map_tree(lambda *leaves: np.stack(leaves), *trees)
-
-
-def joined(trees: Sequence[Tree]) -> Tree:
-    """Return trees of tensors concatenated along the first dimension."""
-    return map_tree(lambda *leaves: torch.cat(leaves), *trees)
-
-
-def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of a tree by dotted name."""
-    if not isinstance(tree, Mapping):
-        return {prefix: tree}
-    leaves: dict[str, Any] = {}
-    for name, part in tree.items():
-        leaves |= flat(part, f"{prefix}.{name}" if prefix else str(name))
-    return leaves
-
-
-def nest(leaves: Mapping[str, Any]) -> dict[str, Tree]:
-    """Return leaves by dotted name as a tree."""
-    tree: dict[str, Any] = {}
-    for name, leaf in leaves.items():
-        *above, last = name.split(".")
-        node = tree
-        for key in above:
-            node = node.setdefault(key, {})
-        node[last] = leaf
-    return tree
-
-
-def fit(table: Table, episode: Episode, source: str) -> Episode:
+def fit(table: Recorder, episode: Episode, source: str) -> Episode:
     """Return an episode in the names, shapes and types of a table's columns.
 
     A Dict observation of one part fits a single observation, and [1] fits a single number. `terminated` and
@@ -119,7 +84,7 @@ def fit(table: Table, episode: Episode, source: str) -> Episode:
     return Episode(nest(row), nest(ends).get("observation"), tags)
 
 
-def _convert(table: Table, values: Array, column: Column, source: str) -> Array:
+def _convert(table: Recorder, values: Array, column: Column, source: str) -> Array:
     frames = table.frames
     stack = frames.stacks.get(column.name) if frames is not None else None
     if frames is not None and stack is not None and values.ndim - 1 == len(column.shape) + (not stack.joined):
@@ -142,7 +107,7 @@ def _convert(table: Table, values: Array, column: Column, source: str) -> Array:
     return values
 
 
-def add_all(table: Table, episodes: Iterable[Episode], *, append: bool) -> None:
+def add_all(table: Recorder, episodes: Iterable[Episode], *, append: bool) -> None:
     """Add episodes that fit; without `append`, clear the table first."""
     if not append:
         table.clear()
@@ -171,7 +136,7 @@ def newest(episodes: Iterable[Episode], limit: int | None, source: str) -> Itera
     return kept
 
 
-def cut_off(table: Table) -> None:
+def cut_off(table: Recorder) -> None:
     """End every open episode of a table as truncated.
 
     The newest observation of each becomes its last one. The action there is dropped, because it has no outcome.
@@ -200,14 +165,14 @@ class Stored:
     which has no outcome yet.
     """
 
-    table: Table
+    table: Recorder
     slots: Array  # of all episodes, one after another
     length: Array  # [E] slots of each
     number: Array  # [E] in the index
     open: Array  # [E]
 
     @classmethod
-    def of(cls, table: Table, *, partial: bool = False) -> Stored:
+    def of(cls, table: Recorder, *, partial: bool = False) -> Stored:
         """Look through a table; partial: with what holds no whole transition yet, or may not be sampled yet."""
         index = table.index
         slots = index.used()

@@ -243,7 +243,7 @@ class Prioritized(Seeded, Sampler):
     def state_dict(self) -> dict[str, Any]:
         numbers: dict[str, Any] = {"picks": self.picks, "largest": self.largest, "highest": self.highest}
         if self.by_burst or self._pending:  # of a fork of a run with bursts
-            drawn = [*(sample.parts[0][1] for _, sample in self.ahead), *self._drawn]
+            drawn = [*(rows for _, rows in self.ahead), *self._drawn]
             drawn = drawn if drawn and drawn[0].version == self.index.version else []
             numbers["burst"] = {
                 "start": np.array([rows.start for rows in drawn], np.int64, ndmin=2),

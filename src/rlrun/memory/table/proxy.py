@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from rlrun.core.errors import DataError, RlrunError, did_you_mean
-from rlrun.core.spaces import map_tree, take_rows
+from rlrun.core.spaces import flat, map_tree, stack, take_rows
 from rlrun.core.typing import Tree
 from rlrun.env.by_id import AgentId, DictObservation, DictResponse, EpisodeState
-from rlrun.memory.table.episodes import flat, stack
 from rlrun.memory.table.table import Table
 
 

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from rlrun.checkpointing.segments import SLOTS, Changes, Live, SegmentChain, StoredColumn, chain_of
-from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.core.spaces import map_tree
+from rlrun.core.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.core.spaces import flat, map_tree
 from rlrun.core.typing import Array, Stateful, Tree
 from rlrun.memory.table.columns import Column, Frames, Tags
 from rlrun.memory.table.ejectors import Ejector
-from rlrun.memory.table.episodes import flat
 from rlrun.memory.table.index import CLOSED, EMPTY, EpisodeIndex, env_numbers
 from rlrun.memory.table.pool import PoolIndex
 from rlrun.memory.table.ring import RingIndex
-from rlrun.memory.table.samplers import Sampler
+from rlrun.memory.table.samplers import Rows, Sampler
 from rlrun.memory.table.sparse import Sparse
 from rlrun.memory.table.storage import Storage
 
@@ -217,6 +217,31 @@ class Recorder:
             part.resize(before - index.written)
         self.sampler.moved(old, new)
         self.length = length
+
+    def rewrite(self, rows: Rows, values: Mapping[str, Tree]) -> None:
+        """Store new values of columns for the rows of an earlier sample: values [B, …] or [B, T, …], by name.
+
+        Padding is left out, and so are rows that others have replaced since. Of a row that is there twice the last
+        value counts. Samples that were drawn ahead are drawn again.
+
+        Raises:
+            RlrunError: a column cannot be rewritten, or its values have another shape.
+        """
+        columns = self.storage.columns.values()
+        known = {column.name for column in columns if column.keys[0] != "observation" and column.every == 1}
+        remain = rows.remain(rows.index)
+        places = np.flatnonzero(remain if rows.valid is None else remain & rows.valid)
+        slots = rows.index.ravel()[places]
+        for name, value in flat(values).items():
+            if name not in known:
+                there = f"there are {', '.join(sorted(known))}{did_you_mean(name, known)}"
+                raise RlrunError(f"memory: '{name}' cannot be rewritten; {there}")
+            array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+            wanted = (*rows.index.shape, *self.storage.columns[name].shape)
+            if array.shape != wanted:
+                raise RlrunError(f"memory: rewrite of '{name}' has shape {[*array.shape]}, wanted {[*wanted]}")
+            self.storage.put(name, slots, array.reshape(-1, *wanted[rows.index.ndim :])[places])
+        self.index.version += 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return rows, sampler and ejector without slots that were never written; a full table shares its memory."""

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.core.spaces import Spaces, map_tree, put_rows, take_rows
+from rlrun.core.spaces import Spaces, flat, map_tree, nest, put_rows, take_rows
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.table.columns import make_columns
-from rlrun.memory.table.episodes import flat, nest
 from rlrun.memory.table.index import env_numbers
 
 STATE, END_STATE = "state", "end_state"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +12,8 @@ from torch import Tensor
 from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Batch, Tree
+from rlrun.memory.table.recorder import Recorder
 from rlrun.memory.table.samplers import Rows
-
-if TYPE_CHECKING:
-    from rlrun.memory.table.table import Table
 
 PARTS = 4  # of a table by age, whose shares of a sample are reported
 
@@ -31,7 +29,7 @@ class Sample(dict[str, Any]):
 
     __slots__ = ("copies", "parts")
 
-    def __init__(self, batch: Batch, parts: Sequence[tuple[Table, Rows]], copies: int = 1) -> None:
+    def __init__(self, batch: Batch, parts: Sequence[tuple[Recorder, Rows]], copies: int = 1) -> None:
         super().__init__(batch)
         self.parts, self.copies = parts, copies
 
@@ -57,7 +55,7 @@ class Sample(dict[str, Any]):
             table.sampler.feedback(rows, torch.stack(part.chunk(self.copies)).amax(0))
 
     def rewrite(self, values: Mapping[str, Tree]) -> None:
-        """Store new values of columns for the rows: values [B, …] or [B, T, …], by name; see `Table.rewrite`.
+        """Store new values of columns for the rows: values [B, …] or [B, T, …], by name; see `Recorder.rewrite`.
 
         Raises:
             RlrunError: a column cannot be rewritten, or its values have another shape.
@@ -86,7 +84,7 @@ class Sample(dict[str, Any]):
         return {"memory/sampled_age": float(age.mean()), **dict(zip(names, share.tolist(), strict=True))}
 
 
-def origins(groups: Batch, tables: Sequence[Table]) -> list[dict[str, Any]]:
+def origins(groups: Batch, tables: Sequence[Recorder]) -> list[dict[str, Any]]:
     """Return for a checkpoint where the samples among these data groups, or nested in one, come from."""
     return [
         {"path": path, "copies": sample.copies, "parts": [_origin(table, rows, tables) for table, rows in sample.parts]}
@@ -102,13 +100,13 @@ def _samples(groups: Batch, path: list[str]) -> Iterator[tuple[list[str], Sample
             yield from _samples(batch, [*path, name])
 
 
-def _origin(table: Table, rows: Rows, tables: Sequence[Table]) -> dict[str, Any]:
+def _origin(table: Recorder, rows: Rows, tables: Sequence[Recorder]) -> dict[str, Any]:
     state = {"table": [*map(id, tables)].index(id(table)), "parted": rows.parted}
     arrays = {"index": rows.index, "valid": rows.valid, "written": rows.written}
     return state | {name: torch.from_numpy(np.array(array)) for name, array in arrays.items() if array is not None}
 
 
-def with_origins(groups: Batch, origins: Sequence[Mapping[str, Any]], tables: Sequence[Table]) -> Batch:
+def with_origins(groups: Batch, origins: Sequence[Mapping[str, Any]], tables: Sequence[Recorder]) -> Batch:
     """Return data groups of a checkpoint whose samples know their rows again."""
     for origin in origins:
         *path, name = origin["path"]
@@ -120,7 +118,7 @@ def with_origins(groups: Batch, origins: Sequence[Mapping[str, Any]], tables: Se
     return groups
 
 
-def _restored(state: Mapping[str, Any], tables: Sequence[Table]) -> tuple[Table, Rows]:
+def _restored(state: Mapping[str, Any], tables: Sequence[Recorder]) -> tuple[Recorder, Rows]:
     index, written = state["index"].numpy(), state["written"].numpy()
     valid = state["valid"].numpy() if "valid" in state else None
     where = tables[state["table"]].index

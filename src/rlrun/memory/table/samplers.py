@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -16,9 +16,6 @@ from rlrun.core.errors import RlrunError, require_one_of
 from rlrun.core.generators import Seeded
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.table.index import EMPTY, EpisodeIndex
-
-if TYPE_CHECKING:
-    from rlrun.memory.table.sample import Sample
 
 STOCK = 4096  # random numbers drawn at once
 WEIGHTINGS = ("windows", "episodes")
@@ -174,8 +171,8 @@ class Sampler(Strategy):
 
     provides: tuple[str, ...] = ()  # "weight" where `pick` sets it
     by_burst = False  # True: draws all samples of a burst of updates at its start, when `begin_burst` is called
-    # of picks that were drawn ahead and not taken: what they depend on, and what the table serves of them
-    ahead: deque[tuple[Any, Sample]] | tuple[()] = ()
+    # picks that were drawn ahead and not taken, each with what it depends on
+    ahead: deque[tuple[Any, Rows]] | tuple[()] = ()
 
     def on_add(self, slots: Any) -> None:
         """Note that rows were written at these slots: an array, or a slice for a single environment."""

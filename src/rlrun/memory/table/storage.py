@@ -17,10 +17,9 @@ import torch
 
 from rlrun.checkpointing.segments import StoredColumn
 from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.core.spaces import map_tree
+from rlrun.core.spaces import map_tree, nest
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.table.columns import Column
-from rlrun.memory.table.episodes import nest
 
 PACKED_ROWS = "packed rows"  # no name of a column
 STAGED = 256  # rows; larger blocks are not kept
@@ -277,6 +276,11 @@ def fields_of(block: Array, layout: np.dtype[np.void]) -> dict[str, Array]:
         return {}
     rows = block.view(layout)[:, 0]
     return {name: rows[name] for name in layout.names}
+
+
+def joined(trees: Sequence[Tree]) -> Tree:
+    """Return trees of tensors concatenated along the first dimension."""
+    return map_tree(lambda *leaves: torch.cat(leaves), *trees)
 
 
 def leaf_of(row: Mapping[str, Any], keys: Sequence[str]) -> Any:

@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_one_of
+from rlrun.core.errors import ConfigError, require_one_of
 from rlrun.core.spaces import Spaces, map_tree
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.adaptors.adaptor import RELABEL, Adaptor, adapt, adapted, arrange, check, require_read, spared
@@ -20,7 +19,6 @@ from rlrun.memory.adaptors.recurrent_windows import Past
 from rlrun.memory.formats import table_file
 from rlrun.memory.table.columns import OWN, default_length, make_columns, require_frames
 from rlrun.memory.table.ejectors import Ejector, Fifo
-from rlrun.memory.table.episodes import flat
 from rlrun.memory.table.index import OPEN
 from rlrun.memory.table.recorder import Recorder
 from rlrun.memory.table.sample import Sample
@@ -117,6 +115,7 @@ class Table(Recorder):
         self._at_home = self.device.type == "cpu"
         self._times: dict[str, float] = {}  # seconds that the parts of the newest sample took
         self._read = partial(self.frames.read, self.index, self.storage.gather) if self.frames else self.storage.gather
+        self._served: deque[Sample] = deque()  # of the picks that the sampler has ahead
         self._ahead_for: tuple[int, ...] = ()  # count, length and version of the index
         self._meet()
 
@@ -170,7 +169,8 @@ class Table(Recorder):
             RlrunError: no window is that long.
         """
         if self.sampler.ahead and self._ahead_for == (count, length, self.index.version):
-            return self.sampler.ahead.popleft()[1]
+            self.sampler.ahead.popleft()
+            return self._served.popleft()
         begin = time.perf_counter()
         if self.past is not None:
             rows = self.parted(self.sampler.pick(count, 1))
@@ -191,7 +191,8 @@ class Table(Recorder):
         times = min(times, AHEAD // (count * max(self.storage.layout.itemsize, 1)))
         if times < 2 or length > 1 or not self._draws_ahead:
             return
-        positions, picks = zip(*self.sampler.draw_ahead(times, count, length), strict=True)
+        ahead = self.sampler.draw_ahead(times, count, length)
+        picks = [rows for _, rows in ahead]
         picked = time.perf_counter() - begin
         for rows in picks:
             rows.fetch = self._read
@@ -199,8 +200,9 @@ class Table(Recorder):
         weight = np.concatenate([rows.weight for rows in picks]) if self.sampler.provides else None
         batch = self.serve(Rows(np.concatenate([rows.index for rows in picks]), None, self.index, weight))
         self._ahead_for = count, length, self.index.version
-        served = (Sample(part, [(self, rows)]) for part, rows in zip(_split(batch, count), picks, strict=True))
-        self.sampler.ahead = deque(zip(positions, served, strict=True))
+        parts = zip(_split(batch, count), picks, strict=True)
+        self._served = deque(Sample(part, [(self, rows)]) for part, rows in parts)
+        self.sampler.ahead = deque(ahead)
         self._times = {part: seconds / times for part, seconds in {**self._times, "pick": picked}.items()}
 
     def serve(self, rows: Rows) -> Sample:
@@ -284,31 +286,6 @@ class Table(Recorder):
         steps = np.minimum(steps, last)
         rows.index, rows.following = index.at(episode, steps), index.at(episode, steps + 1)
         return rows
-
-    def rewrite(self, rows: Rows, values: Mapping[str, Tree]) -> None:
-        """Store new values of columns for the rows of an earlier sample: values [B, …] or [B, T, …], by name.
-
-        Padding is left out, and so are rows that others have replaced since. Of a row that is there twice the last
-        value counts. Samples that were drawn ahead are drawn again.
-
-        Raises:
-            RlrunError: a column cannot be rewritten, or its values have another shape.
-        """
-        columns = self.storage.columns.values()
-        known = {column.name for column in columns if column.keys[0] != "observation" and column.every == 1}
-        remain = rows.remain(rows.index)
-        places = np.flatnonzero(remain if rows.valid is None else remain & rows.valid)
-        slots = rows.index.ravel()[places]
-        for name, value in flat(values).items():
-            if name not in known:
-                there = f"there are {', '.join(sorted(known))}{did_you_mean(name, known)}"
-                raise RlrunError(f"memory: '{name}' cannot be rewritten; {there}")
-            array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-            wanted = (*rows.index.shape, *self.storage.columns[name].shape)
-            if array.shape != wanted:
-                raise RlrunError(f"memory: rewrite of '{name}' has shape {[*array.shape]}, wanted {[*wanted]}")
-            self.storage.put(name, slots, array.reshape(-1, *wanted[rows.index.ndim :])[places])
-        self.index.version += 1
 
     @property
     def wanted(self) -> tuple[str, ...]:
