@@ -32,6 +32,7 @@ AIMS = {
     "variables that say nothing": 0,
     "identifiers of before": 0,
     "modules in circles": 0,
+    "imports inside functions": 60,
     "names that `overrides` has on its way": 12,
     "source lines": 49_000,
     "source files": 300,
@@ -49,6 +50,7 @@ RUNS = {
     "DQN": ("algorithm=dqn", "env=cartpole", "algorithm.warmup_steps=300"),
     "PPO": ("algorithm=ppo", "env=cartpole"),
 }
+FUNCTIONS, IMPORTS = (ast.FunctionDef, ast.AsyncFunctionDef), (ast.Import, ast.ImportFrom)
 READ = ("algorithms", "nn", "ops")  # packages of formulas and networks
 PROFILE = """
 import json, runpy, sys
@@ -97,6 +99,7 @@ def measure(root: Path) -> dict[str, int]:
         "variables that say nothing": sum(name in EMPTY for name in names),
         "identifiers of before": sum(name in GONE for name in names),
         "modules in circles": len(_circles(source, trees)),
+        "imports inside functions": len(_imports_inside_functions(trees)),
         "names that `overrides` has on its way": len(names_on_the_way(source, "rlrun.cli.train", "train")),
         "source lines": sum(len(path.read_text().splitlines()) for path in trees),
         "source files": len(trees),
@@ -146,11 +149,10 @@ def _lost_commands(source: Path) -> list[str]:
 
 
 def _circles(source: Path, trees: dict[Path, ast.Module]) -> set[str]:
-    """Return the modules that import each other, directly or by others; imports for type checking do not count."""
+    """Return the modules that import each other, directly or by others; imports for type checking count as well."""
     modules = {
         ".".join(("rlrun", *path.relative_to(source).with_suffix("").parts)).removesuffix(".__init__"): tree
         for path, tree in trees.items()
-        if path.parent != source or path.stem not in ("__init__", "__main__")
     }
     graph = {name: _imported(tree, set(modules)) - {name} for name, tree in modules.items()}
     for direction in (graph, _turned(graph)):  # without what only imports, and what is only imported
@@ -170,17 +172,18 @@ def _turned(graph: dict[str, set[str]]) -> dict[str, set[str]]:
 
 def _imported(tree: ast.AST, modules: set[str]) -> set[str]:
     names: set[str] = set()
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            continue
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-        waiting += ast.iter_child_nodes(node)
     return {name if name in modules else name.rpartition(".")[0] for name in names} & modules
+
+
+def _imports_inside_functions(trees: dict[Path, ast.Module]) -> set[ast.AST]:
+    """Return the import statements that run when a function is called."""
+    functions = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    return {node for function in functions for node in ast.walk(function) if isinstance(node, IMPORTS)}
 
 
 def main() -> None:
