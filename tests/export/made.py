@@ -19,12 +19,12 @@ SMALL = ("algorithm.hidden=[8]", "~preset")
 SPACES = {
     "box": "env=pendulum",
     "discrete": "env=cartpole",
-    "multi-discrete": "env.target=rlrun.env.toy_spaces.MultiDiscreteAction",
+    "multi-discrete": "env.target=rlrun.env.toys.MultiDiscreteAction",
     "mixed": "env.target=rlrun.env.toys.MixedAction",
-    "dict": "env.target=rlrun.env.toy_spaces.DictObservation",
-    "image": "env.target=rlrun.env.toy_spaces.ImageObservation",
-    "tuple": "env.target=rlrun.env.toy_spaces.TupleSpaces",
-    "start": "env.target=rlrun.env.toy_spaces.DiscreteStart",
+    "dict": "env.target=rlrun.env.toys.DictObservation",
+    "image": "env.target=rlrun.env.toys.ImageObservation",
+    "tuple": "env.target=rlrun.env.toys.TupleSpaces",
+    "start": "env.target=rlrun.env.toys.DiscreteStart",
 }
 
 

@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.typing import Array
-from rlrun.env.toy_spaces import Info, Toy
+from rlrun.env.toys.toy import Info, Toy
 from rlrun.env.vector import Env
 
 __all__ = ["BitFlip", "GoalReward", "PointReach"]

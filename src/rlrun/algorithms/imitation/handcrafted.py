@@ -12,7 +12,7 @@ from torch import Tensor
 from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import Box, Spaces, describe
 from rlrun.core.typing import Tree
-from rlrun.env.toy_spaces import DIRECTIONS
+from rlrun.env.toys.control import DIRECTIONS
 from rlrun.ops import normal_like
 
 

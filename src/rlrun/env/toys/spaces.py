@@ -1,78 +1,12 @@
-"""The base class of toys, and one task for each kind of space; import them from `rlrun.env.toys`.
+"""One task for each kind of space."""
 
-In a `Quiz` each step is an independently drawn question; the right action has reward 1. After `steps` of them the
-episode is truncated. So a perfect policy has the return `steps` (10), and needs no discount.
-"""
-
-import math
-from abc import abstractmethod
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from rlrun.core.typing import Array
-
-Info = dict[str, Any]
-ANGLES = [index * math.pi / 4.0 for index in range(4)]
-DIRECTIONS = np.array([[math.cos(angle) for angle in ANGLES], [math.sin(angle) for angle in ANGLES]])  # of `Thrusters`
-
-
-class Toy(gymnasium.Env[Any, Any]):
-    """A small task; an episode that does not terminate is cut off (truncated) after `steps`."""
-
-    steps: float = math.inf
-    step_number = 0
-
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
-        super().reset(seed=seed)
-        self.step_number = 0
-        self.begin()
-        return self.observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
-        self.step_number += 1
-        reward, terminated = self.act(action)
-        truncated = self.step_number >= self.steps and not terminated
-        return self.observe(), reward, terminated, truncated, self.info()
-
-    def begin(self) -> None:
-        """Draw the first state of an episode."""
-
-    @abstractmethod
-    def act(self, action: Any) -> tuple[Any, bool]:
-        """Return the reward of an action, and whether it terminates the episode."""
-
-    @abstractmethod
-    def observe(self) -> Any:
-        """Return the next observation."""
-
-    def info(self) -> Info:
-        """Return the info of a step."""
-        return {}
-
-
-class Quiz(Toy):
-    """Ask `steps` questions."""
-
-    steps = 10
-    observation: Any
-
-    def observe(self) -> Any:
-        self.observation = self.ask()
-        return self.observation
-
-    def act(self, action: Any) -> tuple[float, bool]:
-        return float(self.mark(action)), False
-
-    @abstractmethod
-    def ask(self) -> Any:
-        """Draw the next observation."""
-
-    @abstractmethod
-    def mark(self, action: Any) -> float:
-        """Return how right an action is for the present observation, 0 to 1."""
+from rlrun.env.toys.toy import Info, Quiz, Toy
 
 
 class DictObservation(Quiz):
@@ -248,37 +182,3 @@ class DiscreteStart(Quiz):
 
     def mark(self, action: Any) -> float:
         return int(action) == int(self.observation) + 4
-
-
-class Thrusters(Toy):
-    """Bring a point in a plane to the origin by four thrusters, whose forces add up to two numbers.
-
-    observation: position [2], velocity [2]; action: thrust u [4] in [-1, 1] towards 0, 45, 90 and 135 degrees. A step
-    multiplies the velocity by 0.9, adds 0.02 times the force F u [2] to it, and the velocity to the position. reward:
-    -|position|² - 0.3 |u|². Episodes begin at rest in the square [-1, 1]² and are truncated after 50 steps.
-
-    Answer: the least thrusts of a force f are Fᵀ f / 2, as F Fᵀ = 2. A linear quadratic regulator has the force
-    -2.29 position - 9.66 velocity. By these thrusts, clipped, its return is -3.63 on average. No policy has more than
-    -3.60, the regulator's return without bounds. Random thrusts have -92.3, and doing nothing -33.3.
-    """
-
-    steps = 50
-    keep, push, fuel = 0.9, 0.02, 0.3
-
-    def __init__(self) -> None:
-        bound = np.array([26.0, 26.0, 0.5, 0.5], np.float32)  # 50 steps at 1 + √2 times the push, over 1 - 0.9
-        self.observation_space = Box(-bound, bound, dtype=np.float32)
-        self.action_space = Box(-1.0, 1.0, (4,), np.float32)
-
-    def begin(self) -> None:
-        self.position = self.np_random.uniform(-1.0, 1.0, 2)
-        self.velocity = np.zeros(2)
-
-    def act(self, action: Array) -> tuple[float, bool]:
-        thrust = np.clip(action, -1.0, 1.0).astype(np.float64)
-        self.velocity = self.keep * self.velocity + self.push * (DIRECTIONS @ thrust)
-        self.position = self.position + self.velocity
-        return -float(self.position @ self.position) - self.fuel * float(thrust @ thrust), False
-
-    def observe(self) -> Array:
-        return np.concatenate((self.position, self.velocity)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Toys that are seen as pictures; import them from `rlrun.env.toys`."""
+"""Toys that are seen as pictures."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete
 
 from rlrun.core.typing import Array
 from rlrun.env import sprites
-from rlrun.env.toy_spaces import Toy
+from rlrun.env.toys.toy import Toy
 
 SIDE = 42
 ROWS, COLUMNS = np.mgrid[:SIDE, :SIDE].astype(np.float32)
