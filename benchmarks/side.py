@@ -21,7 +21,8 @@ import rlrun
 from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft, plain
 from benchmarks.clock import Clock
 from rlrun import config as configuration
-from rlrun.loading.assembly import set_precision, tune_process
+from rlrun.core.processes import tune_process
+from rlrun.loading.assembly import set_precision
 from rlrun.memory.table.columns import LENGTH
 
 LOOPS: dict[str, bare.Loop] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rlrun.core.layers import LAYERS, PARTS
 SOURCE = Path(__file__).parents[1] / "src" / "rlrun"
 FILES = sorted(SOURCE.rglob("*.py"))
 OUTSIDERS = ("gymnasium", "hydra", "typer")
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 FORBIDDEN_NAMES = {"done", "dones", "obs", "logp", "qf", "mask"}
 
 
@@ -31,8 +33,12 @@ def imports(path: Path) -> list[str]:
 
     Imports inside functions and those for type checking count as well: who reads a file needs them all.
     """
+    return imported_by(ast.walk(tree_of(path)))
+
+
+def imported_by(nodes: Iterable[ast.AST]) -> list[str]:
     names = []
-    for node in ast.walk(tree_of(path)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -41,11 +47,20 @@ def imports(path: Path) -> list[str]:
     return names
 
 
+def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree that run when its module is imported."""
+    for child in ast.iter_child_nodes(node):
+        for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        if not (for_types or isinstance(child, FUNCTION)):
+            yield child
+            yield from outside_functions(child)
+
+
 def functions(path: Path) -> list[tuple[str, int]]:
     """Each function's place and length without its docstring."""
     lengths = []
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, FUNCTION):
             first = node.body[0]
             doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
             start = (node.body[1].lineno if len(node.body) > 1 else first.end_lineno) if doc else first.lineno
@@ -58,8 +73,21 @@ INSIDE = [path for path in FILES if package_of(path) in LAYERS]
 
 def names_of(path: Path) -> set[str]:
     """Return the modules of ours that a file imports, anywhere in it."""
-    names = {name for name in imports(path) if name.split(".")[0] == "rlrun"}
-    return {name if name in MODULES else name.rpartition(".")[0] for name in names} & MODULES.keys()
+    return {module_named(name) for name in imports(path)} & MODULES.keys()
+
+
+def module_named(name: str) -> str:
+    """Return the module of an imported name of ours; one of others unchanged."""
+    return name if name in MODULES or name.split(".")[0] != "rlrun" else name.rpartition(".")[0]
+
+
+@functools.cache
+def loaded_with(module: str) -> frozenset[str]:
+    """Return the modules that an import of this one loads, with itself."""
+    if module not in MODULES:
+        return frozenset({module})
+    names = imported_by(outside_functions(tree_of(MODULES[module])))
+    return frozenset({module}).union(*(loaded_with(module_named(name)) for name in names))
 
 
 def module_of(path: Path) -> str:
@@ -77,7 +105,8 @@ def test_the_order_names_every_package():
 
 @pytest.mark.parametrize("path", INSIDE, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_go_down_only(path):
-    below = LAYERS[: LAYERS.index(package_of(path)) + 1]
+    package = package_of(path)
+    below = {*LAYERS[: LAYERS.index(package) + 1], *(["__init__"] if package == "cli" else ())}  # what a user calls
     assert [name for name in names_of(path) if package_of(MODULES[name]) not in below] == []
 
 
@@ -88,6 +117,14 @@ def test_modules_import_in_no_circle():
             del graph[name]
     inner = {name: below & graph.keys() for name, below in graph.items()}
     assert inner == {}, "these, or what imports them, form a circle"
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_inside_functions_spare_time(path):
+    inside = [node for part in ast.walk(tree_of(path)) if isinstance(part, FUNCTION) for node in ast.walk(part)]
+    known = loaded_with(module_of(path))
+    loaded = [name for name in imported_by(inside) if module_named(name) in known]
+    assert loaded == [], "these are loaded with the file: import them at its top"
 
 
 @pytest.mark.parametrize("path", INSIDE, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import rlrun
 from benchmarks.rivals.training.work import Work
-from rlrun.loading.assembly import tune_process
+from rlrun.core.processes import tune_process
 
 PACKAGES = ("rlrun",)
 

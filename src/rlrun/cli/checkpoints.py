@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import rlrun
+from rlrun import commands
 from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import RunDirError, printable
 from rlrun.core.files import aligned, counted, sized
@@ -31,10 +33,7 @@ def checkpoints(
     as_json: AsJson = False,
 ) -> None:
     """List the checkpoints of a run: step, return, size, parts. This changes nothing and runs no code of the run."""
-    from rlrun.commands import checkpoints as inspection
-    from rlrun.runs.directory import RunDir
-
-    reports = inspection.checkpoints(run, verify=verify, digest=as_json and not no_digest)
+    reports = rlrun.checkpoints(run, verify=verify, digest=as_json and not no_digest)
     if as_json:
         print_json([report.to_json() for report in reports])
     elif not reports:
@@ -42,11 +41,10 @@ def checkpoints(
     else:
         for line in aligned([HEADS, *(cells(report, names=parts, verified=verify) for report in reports)], left=LEFT):
             typer.echo(printable(line))
-        typer.echo(f"{counted(len(reports), 'checkpoint')}, {sized(inspection.disk_used(run))} on disk")
+        typer.echo(f"{counted(len(reports), 'checkpoint')}, {sized(commands.checkpoints.disk_used(run))} on disk")
     damaged = [report for report in reports if report.damage]
     if verify and damaged:
-        whole = {report.name for report in reports if not report.damage}
-        good = next((path.name for path in RunDir(run).newest_first() if path.name in whole), None)
+        good = commands.checkpoints.newest_whole(run, reports)
         way_out = "none is left to resume from" if good is None else f"resume takes the newest good one, {good}"
         verb = "is" if len(damaged) == 1 else "are"
         raise RunDirError(f"{run}: {len(damaged)} of {counted(len(reports), 'checkpoint')} {verb} damaged; {way_out}")

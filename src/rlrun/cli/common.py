@@ -6,20 +6,25 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlrun import commands
+from rlrun import config as configuration
 from rlrun.cli.completion import complete
+from rlrun.core import distributed
 from rlrun.core.errors import ConfigError, printable
+from rlrun.core.files import finite
 
 if TYPE_CHECKING:
     from rlrun.commands.train import Result
     from rlrun.config import Composed
 
+DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 _values: list[Any] = []  # to print when the command ends
 
 Overrides = Annotated[
@@ -71,6 +76,25 @@ Trust = Annotated[
 ]
 
 
+Workers = Annotated[int | None, typer.Option(min=1, help="Jobs at a time (default: the launcher's capacity).")]
+Launcher = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Short for launcher=NAME: local, slurm, ray, or a file of your conf/launcher/.",
+    ),
+]
+FailFast = Annotated[
+    bool, typer.Option("--fail-fast", help="Stop the sweep when a job fails; the others can be resumed.")
+]
+MaxFailures = Annotated[int | None, typer.Option(min=1, help="Stop the sweep after this number of failed jobs.")]
+Retries = Annotated[int, typer.Option(min=0, help="Further attempts of a failed job.")]
+Stall = Annotated[
+    float | None,
+    typer.Option(min=1.0, help="Seconds without progress after which a job counts as hung."),
+]
+
+
 @contextmanager
 def _only_json() -> Iterator[None]:
     """Send what the code of a run prints to standard error, also in child processes; print the value at the end."""
@@ -83,8 +107,6 @@ def _only_json() -> Iterator[None]:
         os.dup2(stdout, 1)
         os.close(stdout)
         while _values:
-            from rlrun.core.files import finite
-
             typer.echo(json.dumps(finite(_values.pop()), allow_nan=False, default=str))
 
 
@@ -123,6 +145,32 @@ def show(*names: str) -> None:
         messages.setLevel(logging.INFO)
 
 
+def refuse(why: str, **options: Any) -> None:
+    """Refuse options that were given and have no meaning here.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    for name, value in options.items():
+        if value:
+            raise ConfigError(f"--{name.replace('_', '-')} is for {why}")
+
+
+def require_no_ranks() -> None:
+    """Refuse a sweep below torchrun, which starts the processes of one run, with a ConfigError."""
+    if distributed.world_size() > 1:
+        raise ConfigError("torchrun starts one run; a sweep has jobs of several processes by launcher.ranks=2")
+
+
+def refuse_folder(overrides: Sequence[str], *, multirun: bool) -> None:
+    """Refuse an override that names the folder of another kind of run, with a ConfigError."""
+    for key in (text.strip().lstrip("+").partition("=")[0] for text in overrides):
+        if multirun and key == "hydra.run.dir":
+            raise ConfigError(f"{key} is for a single run: -m runs several; {DIR} names their folder")
+        if not multirun and key in (DIR, SUBDIR):
+            raise ConfigError(f"{key} is for a sweep: rlrun train -m")
+
+
 def named(config_name: str | None, overrides: list[str] | None) -> list[str]:
     """Return overrides, and before them the one that says from which file a run starts."""
     return [*([] if config_name is None else [f"hydra.job.config_name={config_name}"]), *(overrides or [])]
@@ -130,8 +178,6 @@ def named(config_name: str | None, overrides: list[str] | None) -> list[str]:
 
 def print_config(composed: Composed, *, resolve: bool, package: str | None, as_json: bool) -> None:
     """Print a config, or a part of it."""
-    from rlrun import config as configuration
-
     if as_json:
         print_json(configuration.select(composed.config, resolve=resolve, package=package))
     else:
@@ -152,9 +198,7 @@ def print_files(composed: Composed, info: str, *, as_json: bool) -> None:
 
 def print_presets(*presets: str | None) -> None:
     """Print the presets that apply on standard error, if there are some."""
-    from rlrun.config.composition import describe_presets
-
-    if line := describe_presets(presets):
+    if line := configuration.describe_presets(presets):
         typer.echo(line, err=True)
 
 
@@ -166,9 +210,7 @@ Expect = Annotated[
 
 def print_data_flow(composed: Composed, *, update: bool = False, as_json: bool) -> None:
     """Print the data flow of one update, or its code."""
-    from rlrun.commands import train as experiment
-
-    answer = experiment.explain(composed, form="code" if update else "data" if as_json else "text")
+    answer = commands.train.explain(composed, form="code" if update else "data" if as_json else "text")
     if as_json:
         print_json({"code": answer} if update else answer)
     else:
@@ -178,9 +220,7 @@ def print_data_flow(composed: Composed, *, update: bool = False, as_json: bool) 
 
 def print_networks(composed: Composed, *, as_json: bool) -> None:
     """Print the layers of each network, by its config path."""
-    from rlrun.commands import train as experiment
-
-    answer = experiment.explain(composed, form="networks")
+    answer = commands.train.explain(composed, form="networks")
     if as_json:
         print_json({"networks": answer})
     else:
@@ -193,28 +233,20 @@ def print_result(result: Result, bounds: Mapping[str, Mapping[str, float]] | Non
 
     The exit code is 75 if the run was stopped and can be resumed, and 1 if a promise is broken.
     """
-    from rlrun.commands.ls import about
-    from rlrun.commands.resume import reached
     from rlrun.runs.directory import RunDir
-    from rlrun.runs.progress import position
 
     summary = result.summary
-    values = about(RunDir(result.run_dir)).to_json() if as_json else {}
+    values = commands.ls.about(RunDir(result.run_dir)).to_json() if as_json else {}
     if as_json:
         print_json(values)
     else:
         typer.echo(result.describe())
     if result.trainer is None:
-        limits = [f"{limit}=…" for limit in reached(summary, result.config)]
-        way_out = f"; {' and '.join(limits)} beyond that extends it" if limits else ""
-        unit = "steps" if summary["env_steps"] else "updates"
-        typer.echo(f"the run is finished at {position(summary):,} {unit}{way_out}", err=True)
+        typer.echo(commands.resume.describe_finished(summary, result.config), err=True)
     if summary["status"] == "stopped":
         raise typer.Exit(75)
     if bounds:
-        from rlrun.commands.expect import check
-
-        promises = check(result.run_dir, bounds, result.config)
+        promises = commands.expect.check(result.run_dir, bounds, result.config)
         values["promises"] = [{"kept": kept, "text": line} for kept, line in promises]
         for _, line in promises if not as_json else ():
             typer.echo(line)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from rlrun import config as configuration
 from rlrun.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,14 +75,12 @@ def candidates(incomplete: str, overrides: Sequence[str] = (), config_dir: Path 
         overrides: those before it; they choose the files whose keys count.
         config_dir: of `--config-dir`.
     """
-    from rlrun.config.places import choices, group_names
-
     name, equals, value = incomplete.partition("=")
     mark = name[: len(name) - len(name.lstrip("+~"))]
-    key, groups = name.removeprefix(mark), group_names(config_dir)
+    key, groups = name.removeprefix(mark), configuration.group_names(config_dir)
     if equals:
         head = value[: max(value.rfind(","), value.rfind("[")) + 1]  # the values before, of several
-        values = [*choices(key.partition("@")[0], config_dir)] or _values(key, overrides, config_dir)
+        values = [*configuration.choices(key.partition("@")[0], config_dir)] or _values(key, overrides, config_dir)
         return [f"{name}={head}{text}" for text in values if text.startswith(value.removeprefix(head))]
     *parents, last = key.split(".")
     node: Any = composed(overrides, config_dir)
@@ -108,12 +107,10 @@ def _ends(mark: str, is_group: bool, value: Any) -> Iterator[str]:
 
 def _values(key: str, overrides: Sequence[str], config_dir: Path | None) -> list[str]:
     """Return the words that a key may be, and the value that it has."""
-    from rlrun.config.schema import KINDS
-
     node: Any = composed(overrides, config_dir)
     for part in key.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
-    kind = KINDS.get(key)
+    kind = configuration.KINDS.get(key)
     words: list[Any] = [node] if isinstance(node, str | int | float) else []
     words += kind.wanted.removeprefix("one of ").split(", ") if kind and kind.wanted.startswith("one of ") else []
     for form in kind.json.get("anyOf", [kind.json]) if kind else ():
@@ -129,11 +126,9 @@ def composed(overrides: Sequence[str], config_dir: Path | None = None) -> dict[s
 
     Files that cannot be read count as empty: completion offers less then.
     """
-    from rlrun.config.places import search_path
-
     pairs = (override.lstrip("+").partition("=") for override in overrides)
     typed = {group: re.findall(r"[^\[\],\s]+", names) for group, _, names in pairs}
-    files = Files(search_path(config_dir), typed)
+    files = Files(configuration.search_path(config_dir), typed)
     files.add("train", "", "_global_")
     files = Files(files.places, files.choices | typed)  # a file may replace a choice that was made before it
     files.add("train", "", "_global_")
@@ -160,8 +155,6 @@ class Files:
 
     def add(self, name: str, group: str, package: str) -> None:
         """Merge a file of a group and those that its defaults list names."""
-        from rlrun.config.files import read_yaml
-
         within = f"{group}/{name}.yaml".lstrip("/")
         ours = within.removeprefix("rlrun/")
         paths = [place.path / (ours if place.packaged else within) for place in self.places]
@@ -169,7 +162,7 @@ class Files:
         if path is None:
             return
         try:
-            content = read_yaml(path)
+            content = configuration.read_yaml(path)
             header = PACKAGE.search(path.read_text(encoding="utf-8").partition("\n\n")[0])
         except (ConfigError, OSError, UnicodeDecodeError):
             return

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rlrun import config as configuration
 from rlrun.cli.common import (
     AsJson,
     ConfigDir,
@@ -31,16 +32,13 @@ def config(
     as_json: AsJson = False,
 ) -> None:
     """Print the composed YAML after a check of keys, choices and interpolations."""
-    from rlrun import config as configuration
-
     composed = configuration.compose(named(config_name, overrides), config_dir=config_dir)
     if info is not None:
         print_files(composed, info, as_json=as_json)
         return
     if provenance:
-        from rlrun.config.interpolation import dotted, leaves, plain
-
-        values = {dotted(path): value for path, value in leaves(plain(composed.config))}
+        keys = configuration.leaves(configuration.plain(composed.config))
+        values = {configuration.dotted(path): value for path, value in keys}
         sources = {
             key: source
             for key, source in configuration.provenance(composed).items()

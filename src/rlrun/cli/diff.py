@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import rlrun
 from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import printable
 
@@ -22,9 +23,7 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare two runs: config and which file or override set it, versions, source, machine, outcome."""
-    from rlrun.commands.diff import diff as compare
-
-    delta = compare(left, right)
+    delta = rlrun.diff(left, right)
     if as_json:
         print_json(delta.as_dict())
         return

@@ -2,15 +2,14 @@
 
 import typer
 
+import rlrun
 from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import printable
 
 
 def doctor(as_json: AsJson = False) -> None:
     """List what is installed and missing, with the remedy; exit code 1 if training would fail."""
-    from rlrun.analysis.doctor import doctor as examine
-
-    diagnosis = examine()
+    diagnosis = rlrun.doctor()
     if as_json:
         print_json(diagnosis.to_json())
     else:

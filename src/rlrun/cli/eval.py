@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import rlrun
+from rlrun import commands
 from rlrun.cli.common import AsJson, EnvOverrides, FirstSeed, Network, Trust, print_json
 from rlrun.core.errors import RunDirError, printable
 from rlrun.core.files import aligned, counted
@@ -61,10 +63,8 @@ def eval(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a run's policy at one or several checkpoints, or an exported policy, or a network on held-out data."""
-    from rlrun.commands import evaluate as evaluation
-
     names = [override for text in checkpoint or ["latest"] for override in text.split(",")]
-    single = len(names) == 1 and names != [evaluation.ALL]
+    single = len(names) == 1 and names != [commands.evaluate.ALL]
     options: dict[str, Any] = {
         "episodes": episodes,
         "seed": seed,
@@ -78,7 +78,7 @@ def eval(
         "trust": trust,
         "overrides": overrides or [],
     }
-    result = evaluation.evaluate(run, checkpoint=names[0] if single else names, **options)
+    result = rlrun.evaluate(run, checkpoint=names[0] if single else names, **options)
     reports = [result] if single else result
     if as_json:
         objects = [report.to_json() for report in reports]

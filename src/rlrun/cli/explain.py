@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from rlrun import config as configuration
 from rlrun.cli.common import AsJson, ConfigDir, ConfigName, Overrides, named, print_data_flow, print_networks
 
 
@@ -16,9 +17,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Print the data flow of one update: who reads and provides each name, and which loss trains which network."""
-    from rlrun.config import compose
-
-    composed = compose(named(config_name, overrides), config_dir=config_dir)
+    composed = configuration.compose(named(config_name, overrides), config_dir=config_dir)
     if networks:
         print_networks(composed, as_json=as_json)
     else:

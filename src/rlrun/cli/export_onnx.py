@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+import rlrun
 from rlrun.cli.common import AsJson, Network, Trust, print_json
+from rlrun.core.errors import printable
 
 
 def export_onnx(
@@ -26,10 +28,7 @@ def export_onnx(
     as_json: AsJson = False,
 ) -> None:
     """Export the policy of a run, or a network, as a file that runs without rlrun, and prove that it acts the same."""
-    from rlrun.core.errors import printable
-    from rlrun.export.making import export_onnx
-
-    export = export_onnx(
+    export = rlrun.export_onnx(
         run,
         output,
         checkpoint=checkpoint,

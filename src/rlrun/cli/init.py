@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import rlrun
 from rlrun.cli.common import AsJson, print_json
 
 
@@ -14,9 +15,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Make a project with its own environment, network, loss, configuration and tests; it trains at once."""
-    from rlrun.devtools.init import init as make
-
-    place = make(folder)
+    place = rlrun.init(folder)
     prefix = "" if place == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     if as_json:
         print_json({"path": place})

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from rlrun import config as configuration
 from rlrun.cli.common import AsJson, ConfigDir, print_json
 from rlrun.core.errors import ConfigError, did_you_mean, printable
 
@@ -27,12 +28,10 @@ def list(
     as_json: AsJson = False,
 ) -> None:
     """List all choices, one line each, with the origin of those that are not rlrun's own."""
-    from rlrun.config.places import offers, readable_places
-
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"list {kind}: there are {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
-    places = readable_places(config_dir)
-    kinds = {name: offers(group, places) for name, group in KINDS.items() if kind in (None, name)}
+    places = configuration.readable_places(config_dir)
+    kinds = {name: configuration.offers(group, places) for name, group in KINDS.items() if kind in (None, name)}
     if as_json:
         print_json(
             [

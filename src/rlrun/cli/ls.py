@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import rlrun
 from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import printable
 from rlrun.core.files import aligned, counted
@@ -34,9 +35,7 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List runs: status, steps, return and overrides."""
-    from rlrun.commands.ls import ls as find
-
-    runs = find(folder, status=status, match=match or [], sort=sort)
+    runs = rlrun.ls(folder, status=status, match=match or [], sort=sort)
     if as_json:
         print_json([run.to_json() for run in runs])
         return

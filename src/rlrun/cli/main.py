@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rlrun import config as configuration
 from rlrun.cli import completion, streams
 from rlrun.core import distributed, processes
 from rlrun.core.errors import RequestError, RlrunError, describe_error, did_you_mean, printable
@@ -193,13 +194,11 @@ def _usage(error: Any, overrides: Sequence[str]) -> str:
 
 def _overrides_without_dashes(overrides: Sequence[str], known: list[str]) -> str:
     """Return a hint with the overrides for unknown options such as `--algo ppo`."""
-    from rlrun.config.peers import override_of
-
     hints = []
     pairs = [text.partition("=") for text in overrides]
     algorithm = next((value for name, _, value in pairs if name == "algorithm"), None)
     for (name, equals, value), after in zip(pairs, (*overrides[1:], ""), strict=True):
         value = value if equals else "" if after.startswith("-") or "=" in after else after
-        if name.startswith("--") and name not in known and (hint := override_of(name, value, algorithm)):
+        if name.startswith("--") and name not in known and (hint := configuration.override_of(name, value, algorithm)):
             hints.append(hint)
     return f": overrides have no dashes (did you mean '{' '.join(hints)}'?)" if hints else ""

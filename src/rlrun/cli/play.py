@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+import rlrun
 from rlrun.cli.common import EnvOverrides, FirstSeed, Trust
 
 
@@ -31,9 +32,7 @@ def play(
     trust: Trust = False,
 ) -> None:
     """Watch episodes of a run's policy, in a window or as text, or play a game against it."""
-    from rlrun.commands import play as playing
-
-    playing.play(
+    rlrun.play(
         run,
         episodes=episodes,
         seed=seed,

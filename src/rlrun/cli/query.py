@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+import rlrun
 from rlrun.cli.common import AsJson, print_json, show
 from rlrun.core.errors import RequestError, printable
 from rlrun.core.files import aligned, counted
@@ -19,12 +20,10 @@ def query(
     as_json: AsJson = False,
 ) -> None:
     """Ask runs by SQL: rlrun query "SELECT run, objective FROM runs ORDER BY objective DESC"."""
-    from rlrun.commands.query import query as ask
-
     if as_json and as_csv:
         raise RequestError("query: give one of --json and --csv")
     show("rlrun.output")
-    result = ask(sql, folder)
+    result = rlrun.query(sql, folder)
     if as_json:
         print_json(result.to_json())
     elif as_csv:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+import rlrun
 from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import RequestError
 
@@ -47,9 +48,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write one page about many runs: curves, final scores with intervals, and tests of differences."""
-    from rlrun.analysis.report import report as make
-
-    report = make(
+    report = rlrun.report(
         *folders,
         out=out,
         metric=metric,

@@ -5,8 +5,22 @@ from typing import Annotated, Any
 
 import typer
 
-from rlrun.cli.common import AsJson, Trust, print_result, show
-from rlrun.cli.sweeping import FailFast, Launcher, MaxFailures, Retries, Stall, Workers, limits_of, refuse, resume_sweep
+from rlrun import commands
+from rlrun.cli.common import (
+    AsJson,
+    FailFast,
+    Launcher,
+    MaxFailures,
+    Retries,
+    Stall,
+    Trust,
+    Workers,
+    print_result,
+    refuse,
+    require_no_ranks,
+    show,
+)
+from rlrun.core import processes
 from rlrun.core.errors import Left
 
 
@@ -40,15 +54,15 @@ def resume(
     options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     if (run / "sweep.json").is_file():
         overrides = [*([f"launcher={launcher}"] if launcher else []), *(overrides or [])]
+        require_no_ranks()
+        from rlrun.cli.sweeping import limits_of, resume_sweep
+
         how: dict[str, Any] = {"retry_failed": retry_failed, "workers": workers, "limits": limits_of(**options)}
         raise typer.Exit(resume_sweep(run, overrides, config_dir, as_json=as_json, trust=trust, **how))
     of_sweeps = {"config_dir": config_dir, "retry_failed": retry_failed, "workers": workers, "launcher": launcher}
     refuse(f"a sweep, and {run} is none", **of_sweeps, **options)
-
-    from rlrun.commands import resume as resuming
-    from rlrun.loading.assembly import tune_process
-
-    tune_process()
+    resuming = commands.resume  # loads torch
+    processes.tune_process()
     show("rlrun.output")
     try:
         result = resuming.resume(run, overrides or [], trust=trust)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+import rlrun
+from rlrun import config as configuration
 from rlrun.cli.common import AsJson, ConfigDir, print_json
 
 OUTPUTS = Path(__file__).with_name("outputs.yaml")
@@ -20,14 +22,10 @@ def schema(
 ) -> None:
     """Write JSON schemas of your config files, by which an editor completes and underlines them."""
     if outputs:
-        from rlrun.config.files import read_yaml
-
-        value = read_yaml(OUTPUTS)
+        value = configuration.read_yaml(OUTPUTS)
         print_json(value) if as_json else typer.echo(json.dumps(value, indent=1))
         return
-    from rlrun.commands.schema import schema as write
-
-    paths = write(config_dir)
+    paths = rlrun.schema(config_dir)
     if as_json:
         print_json(paths)
         return

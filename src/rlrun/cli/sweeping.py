@@ -1,75 +1,29 @@
-"""Options and functions that `rlrun train -m` and `rlrun resume SWEEP` share."""
-
-from __future__ import annotations
+"""Run and print sweeps, for `rlrun train -m` and `rlrun resume SWEEP`: imported once it is known that it is one."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
-from rlrun.cli.common import print_json, print_presets
-from rlrun.core import distributed
+from rlrun.cli.common import DIR, print_json, print_presets
+from rlrun.commands.fork.parents import require_there, wanted
+from rlrun.config.composition import folder_of
+from rlrun.config.expansion import Job, composed_of, expand, gridded
+from rlrun.config.overrides import parse
 from rlrun.core.errors import ConfigError
 from rlrun.core.files import aligned, counted
-
-if TYPE_CHECKING:
-    from rlrun.config.expansion import Job
-    from rlrun.sweep.scheduler import Limits
-    from rlrun.sweep.sweeping import SweepOutcome
-
-DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
-Workers = Annotated[int | None, typer.Option(min=1, help="Jobs at a time (default: the launcher's capacity).")]
-Launcher = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Short for launcher=NAME: local, slurm, ray, or a file of your conf/launcher/.",
-    ),
-]
-FailFast = Annotated[
-    bool, typer.Option("--fail-fast", help="Stop the sweep when a job fails; the others can be resumed.")
-]
-MaxFailures = Annotated[int | None, typer.Option(min=1, help="Stop the sweep after this number of failed jobs.")]
-Retries = Annotated[int, typer.Option(min=0, help="Further attempts of a failed job.")]
-Stall = Annotated[
-    float | None,
-    typer.Option(min=1.0, help="Seconds without progress after which a job counts as hung."),
-]
+from rlrun.sweep import sweeping as sweeps
+from rlrun.sweep.directory import require_apart
+from rlrun.sweep.progress import rows as rows_of
+from rlrun.sweep.scheduler import Limits
+from rlrun.sweep.search import SearchPlan
 
 
 def limits_of(*, fail_fast: bool, max_failures: int | None, retries: int, stall: float | None) -> Limits:
     """Return the limits at which a sweep stops."""
-    from rlrun.sweep.scheduler import Limits
-
     return Limits(failures=1 if fail_fast else max_failures, retries=retries, stall=stall)
-
-
-def refuse(why: str, **options: Any) -> None:
-    """Refuse options that were given and have no meaning here.
-
-    Raises:
-        ConfigError: naming the option.
-    """
-    for name, value in options.items():
-        if value:
-            raise ConfigError(f"--{name.replace('_', '-')} is for {why}")
-
-
-def require_no_ranks() -> None:
-    """Refuse a sweep below torchrun, which starts the processes of one run, with a ConfigError."""
-    if distributed.world_size() > 1:
-        raise ConfigError("torchrun starts one run; a sweep has jobs of several processes by launcher.ranks=2")
-
-
-def refuse_folder(overrides: Sequence[str], *, multirun: bool) -> None:
-    """Refuse an override that names the folder of another kind of run, with a ConfigError."""
-    for key in (text.strip().lstrip("+").partition("=")[0] for text in overrides):
-        if multirun and key == "hydra.run.dir":
-            raise ConfigError(f"{key} is for a single run: -m runs several; {DIR} names their folder")
-        if not multirun and key in (DIR, SUBDIR):
-            raise ConfigError(f"{key} is for a sweep: rlrun train -m")
 
 
 def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_json: bool, **options: Any) -> int:
@@ -77,17 +31,6 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
 
     options: folder, workers, limits and trust of `rlrun.sweep.sweeping.sweep`.
     """
-    require_no_ranks()
-    from rlrun.sweep import children
-
-    if not dry_run and not any("launcher" in override.partition("=")[0] for override in overrides):
-        children.prepare()  # in parallel to this process's imports and composition
-    from rlrun.config.composition import folder_of
-    from rlrun.config.expansion import composed_of, expand, gridded
-    from rlrun.sweep import sweeping as sweeps
-    from rlrun.sweep.directory import require_apart
-    from rlrun.sweep.search import SearchPlan
-
     overrides, own = sweeps.split_overrides(overrides)
     chosen = sweeps.SweepSettings(own, config_dir)
     settings = chosen.search()
@@ -119,9 +62,6 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
 
 def _require_parents(jobs: Iterable[Job]) -> None:
     """Refuse a sweep of which a job starts from a run that does not exist, before the first job begins."""
-    from rlrun.commands.fork.parents import require_there, wanted
-    from rlrun.config.expansion import composed_of
-
     runs = []
     for job in jobs:
         for key, source in wanted(composed_of(job.composed)).items():
@@ -136,9 +76,6 @@ def resume_sweep(
 
     options: workers, limits and retry_failed of `rlrun.sweep.sweeping.resume`.
     """
-    require_no_ranks()
-    from rlrun.sweep import sweeping as sweeps
-
     sweeps.require_trusted(folder, trust)
     overrides, own = sweeps.split_overrides(overrides)
     if overrides:
@@ -158,8 +95,6 @@ def resume_sweep(
 
 def list_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
     """Print jobs with the keys in which they differ."""
-    from rlrun.config.overrides import parse
-
     rows = [
         {"job": job.key}
         | {override.key: override.text.partition("=")[2] or override.text for override in parse(job.overrides)}
@@ -174,12 +109,10 @@ def list_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
     print_presets(*(job.preset for job in jobs))
 
 
-def _exit_code(outcome: SweepOutcome, *, as_json: bool) -> int:
+def _exit_code(outcome: sweeps.SweepOutcome, *, as_json: bool) -> int:
     """Print a sweep's jobs on standard error and its result on standard output; return the exit code."""
-    from rlrun.sweep.progress import rows
-
     statuses = outcome.sweep.statuses()
-    for line in aligned(rows(outcome.sweep, statuses), left=("job", "overrides", "state", "why")):
+    for line in aligned(rows_of(outcome.sweep, statuses), left=("job", "overrides", "state", "why")):
         typer.echo(line, err=True)
     if as_json:
         print_json(outcome.to_json())

@@ -5,36 +5,35 @@ from typing import Annotated, Any
 
 import typer
 
+from rlrun import commands
+from rlrun import config as configuration
 from rlrun.cli.common import (
     AsJson,
     ConfigDir,
     ConfigName,
     Expect,
+    FailFast,
     Info,
+    Launcher,
+    MaxFailures,
     Overrides,
     Package,
     Resolve,
+    Retries,
+    Stall,
     Trust,
+    Workers,
     named,
     print_config,
     print_data_flow,
     print_files,
     print_result,
-    show,
-)
-from rlrun.cli.sweeping import (
-    FailFast,
-    Launcher,
-    MaxFailures,
-    Retries,
-    Stall,
-    Workers,
-    limits_of,
     refuse,
     refuse_folder,
-    sweep,
+    require_no_ranks,
+    show,
 )
-from rlrun.core import distributed
+from rlrun.core import distributed, processes
 from rlrun.core.errors import ConfigError, Left
 
 RunFolder = Annotated[Path | None, typer.Option(help="Directory of the run (default: runs/<algorithm>-<env>/…).")]
@@ -102,8 +101,15 @@ def train(
     if multirun:
         single = {"run_dir": run_dir, "continue": go_on, "from": start, "expect": expect, "cfg": cfg, "info": info}
         refuse("a single run, and -m runs several; --sweep-dir names the folder of a sweep", **single)
-        where: dict[str, Any] = {"folder": sweep_dir, "workers": workers, "limits": limits_of(**options)}
+        require_no_ranks()
         jobs = [*([f"launcher={launcher}"] if launcher else []), *overrides]
+        if not dry_run and not any("launcher" in override.partition("=")[0] for override in jobs):
+            from rlrun.sweep import children
+
+            children.prepare()  # in parallel to this process's imports and composition
+        from rlrun.cli.sweeping import limits_of, sweep
+
+        where: dict[str, Any] = {"folder": sweep_dir, "workers": workers, "limits": limits_of(**options)}
         raise typer.Exit(sweep(jobs, config_dir, dry_run=dry_run, as_json=as_json, trust=trust, **where))
     of_sweeps: dict[str, Any] = {"sweep_dir": sweep_dir, "workers": workers, "launcher": launcher, **options}
     refuse("a sweep of several runs: rlrun train -m …", **of_sweeps)
@@ -111,33 +117,28 @@ def train(
         raise ConfigError("--continue goes with --run-dir, which names the run")
     if trust and start is None and not go_on:
         raise ConfigError("--trust goes with --from, --continue and --sweep-dir; what you type yourself is trusted")
-    from rlrun.commands.fork.parents import started
-    from rlrun.config import compose
+    if start is None:
+        composed = configuration.compose(overrides, config_dir)
+    else:
+        from rlrun.commands.fork.parents import started
 
-    composed = compose(overrides, config_dir) if start is None else started(overrides, start, config_dir, trust=trust)
+        composed = started(overrides, start, config_dir, trust=trust)
     if info is not None:
         print_files(composed, info, as_json=as_json)
         return
     if cfg is not None:
         print_config(composed, resolve=resolve, package=package, as_json=as_json)
         return
-    from rlrun.commands.expect import promises
-
-    bounds = promises(composed.config) if expect else {}
-    # This import loads torch, so errors in overrides are reported before.
-    from rlrun.commands import train as experiment
-    from rlrun.loading.assembly import tune_process
-
-    tune_process()
+    bounds = commands.expect.promises(composed.config) if expect else {}
+    experiment = commands.train  # loads torch, so errors in overrides are reported before
+    processes.tune_process()
     show("rlrun.commands.fork", "rlrun.output")
     if dry_run:
         print_data_flow(composed, as_json=as_json)
         return
     try:
         if go_on and run_dir is not None:
-            from rlrun.commands.resume import proceed
-
-            result = proceed(composed, run_dir, digest, trust)
+            result = commands.resume.proceed(composed, run_dir, digest, trust)
         else:
             result = experiment.train(composed, run_dir=run_dir)
     except Left as error:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+import rlrun
 from rlrun.cli.common import AsJson, print_json
 from rlrun.core.files import counted
 
@@ -18,9 +19,7 @@ def upload(
     as_json: AsJson = False,
 ) -> None:
     """Send all metrics of a run to a service, as a new run there; this runs no code of the run."""
-    from rlrun.commands.upload import upload as send
-
-    records = send(run, to, settings or [])
+    records = rlrun.upload(run, to, settings or [])
     if as_json:
         print_json({"run": str(run.absolute()), "to": to, "records": records})
     else:

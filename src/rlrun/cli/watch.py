@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun import commands
+
 if TYPE_CHECKING:
     from rlrun.commands.watch import WatchedRun
     from rlrun.sweep.directory import SweepDir
@@ -21,19 +23,18 @@ def watch(
     every: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.1)] = 2.0,
 ) -> None:
     """Watch runs while they train: curves, speed, time to go, where time goes, jobs. q leaves, arrows choose."""
-    from rlrun.commands import watch as watching
     from rlrun.sweep.directory import SweepDir
 
     sweep = SweepDir(folder)
-    jobs = (lambda: _jobs(sweep)) if sweep.list.is_file() else watching.runs_in(folder)
-    watching.watch(jobs, metrics=metric or (), every=every)
+    jobs = (lambda: _jobs(sweep)) if sweep.list.is_file() else commands.watch.runs_in(folder)
+    commands.watch.watch(jobs, metrics=metric or (), every=every)
 
 
 def _jobs(sweep: SweepDir) -> list[WatchedRun]:
     """Return the jobs of a sweep."""
-    from rlrun.commands.watch import WatchedRun
-
     return [
-        WatchedRun(sweep.run(job), f"{job.key} {job.label or ' '.join(job.overrides)}", state, error or "")
+        commands.watch.WatchedRun(
+            sweep.run(job), f"{job.key} {job.label or ' '.join(job.overrides)}", state, error or ""
+        )
         for job, state, _, error in sweep.statuses()
     ]

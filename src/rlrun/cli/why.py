@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import rlrun
 from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import printable
 from rlrun.core.files import counted
@@ -20,9 +21,7 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Explain why a run does not learn, by its metrics and config: the most likely cause first, with remedies."""
-    from rlrun.analysis.why import why as diagnose
-
-    diagnosis = diagnose(run)
+    diagnosis = rlrun.why(run)
     for line in diagnosis.damage:
         typer.echo(f"rlrun: {printable(line)}", err=True)
     if as_json:

@@ -43,6 +43,13 @@ FORMATS = {
 _hidden: set[str] = set()  # variables of HEADLESS that this module has set
 
 
+def _ffmpeg() -> str:
+    """Return the path of the encoder's program."""
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    return str(get_ffmpeg_exe())
+
+
 def require_encoder(place: str, form: str = "mp4") -> None:
     """Refuse early where videos cannot be written.
 
@@ -53,11 +60,9 @@ def require_encoder(place: str, form: str = "mp4") -> None:
     if form not in FORMATS:
         raise RequestError(f"--format {form}: wanted one of {', '.join(FORMATS)}{did_you_mean(form, FORMATS)}")
     try:
-        from imageio_ffmpeg import get_ffmpeg_exe
+        _ffmpeg()
     except ModuleNotFoundError:
         raise MissingExtra(place, "imageio-ffmpeg", "video") from None
-    try:
-        get_ffmpeg_exe()
     except RuntimeError as error:
         way_out = "set IMAGEIO_FFMPEG_EXE to the path of one"
         raise RequestError(f"{place}: the package imageio-ffmpeg came without an ffmpeg; {way_out}") from error
@@ -211,15 +216,13 @@ class VideoEncoder:
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], fps: float) -> None:
-        from imageio_ffmpeg import get_ffmpeg_exe
-
         self.path = path
         self._shape = shape
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         rate = str(Fraction(fps).limit_denominator(1001))
         source = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{shape[1]}x{shape[0]}", "-r", rate, "-i", "-")
-        command = [get_ffmpeg_exe(), "-y", "-v", "error", *source, *FORMATS[path.suffix[1:]], str(self._temporary)]
+        command = [_ffmpeg(), "-y", "-v", "error", *source, *FORMATS[path.suffix[1:]], str(self._temporary)]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # In a separate session: only this process handles a Ctrl-C.

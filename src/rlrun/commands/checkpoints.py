@@ -5,10 +5,12 @@ listed, too.
 """
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rlrun import checkpointing as storage  # which loads torch when a tensor is read
 from rlrun.checkpointing import manifest as stored
 from rlrun.core.errors import RunDirError
 from rlrun.core.files import finite, reason
@@ -77,6 +79,12 @@ def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) 
     ]
 
 
+def newest_whole(run: Path | str, reports: Iterable[CheckpointReport]) -> str | None:
+    """Return the name of the newest checkpoint without damage; None if there is none."""
+    whole = {report.name for report in reports if not report.damage}
+    return next((path.name for path in RunDir(run).newest_first() if path.name in whole), None)
+
+
 def disk_used(run: Path | str) -> int:
     """Return the total bytes of a run's checkpoints, for all ranks; shared files count once.
 
@@ -109,8 +117,6 @@ def _read(
     digests: dict[str, str | None] = dict.fromkeys(names)
     if not verify and not digest:
         return (), digests
-    from rlrun import checkpointing as storage  # loads torch
-
     damage = []
     for place in rank_folders(where.parent) if verify else ():
         damage += storage.verify(place / where.name)

@@ -92,10 +92,7 @@ def query(sql: str, folder: Path | str = ".") -> QueryResult:
     Raises:
         RequestError: there is no such folder, DuckDB is not installed, or it refuses the query.
     """
-    try:
-        import duckdb
-    except ModuleNotFoundError:
-        raise MissingExtra("rlrun query", "duckdb", "query") from None
+    duckdb = _duckdb()
     if os.path.isdir(sql):
         raise RequestError(f"query: the SELECT comes first, then the folder: rlrun query 'SELECT …' {sql}")
     place = place_of(folder)
@@ -122,10 +119,16 @@ def query(sql: str, folder: Path | str = ".") -> QueryResult:
             raise RequestError(f"query: {str(error).splitlines()[0]}{tables}") from error
 
 
+def _duckdb() -> Any:
+    try:
+        import duckdb
+    except ModuleNotFoundError:
+        raise MissingExtra("rlrun query", "duckdb", "query") from None
+    return duckdb
+
+
 def _fill(database: Any, folder: Path, names: Collection[str]) -> None:
     """Insert the rows of all runs into the tables that a query names: DuckDB reads JSON, of files with plain names."""
-    import duckdb
-
     runs = runs_beneath(folder)
     labels = [os.fsencode(run.path.relative_to(folder)).decode(errors="replace") for run in runs]
     troubles: list[str] = []
@@ -146,7 +149,7 @@ def _fill(database: Any, folder: Path, names: Collection[str]) -> None:
             if files := sorted(Path(place).glob(FILES[name])):
                 try:
                     database.execute(INSERT[name], [[*map(str, files)]])
-                except duckdb.Error:  # of one file; then each by itself
+                except _duckdb().Error:  # of one file; then each by itself
                     troubles += [f"{_owner(file, labels)}: {why}" for file, why in _insert(database, name, files)]
         database.execute("DROP TABLE label")
     for trouble in troubles:
@@ -155,12 +158,10 @@ def _fill(database: Any, folder: Path, names: Collection[str]) -> None:
 
 def _insert(database: Any, name: str, files: Iterable[Path]) -> Iterator[tuple[Path, str]]:
     """Insert the rows of each file; yield files that DuckDB refuses, with its reason."""
-    import duckdb
-
     for file in files:
         try:
             database.execute(INSERT[name], [[str(file)]])
-        except duckdb.Error as error:
+        except _duckdb().Error as error:
             yield file, str(error).splitlines()[0]
 
 

@@ -31,7 +31,7 @@ from rlrun.loading.assembly import process_restored
 from rlrun.loading.policy import Arrival, arrived, check_saved
 from rlrun.runs.directory import RunDir, checkpoint_key, is_run, rank_folder
 from rlrun.runs.heartbeat import hold_run, lock_run, require_idle, trace_of
-from rlrun.runs.progress import counted_updates
+from rlrun.runs.progress import counted_updates, position
 from rlrun.runs.trust import require_trusted
 
 NUMERIC = ("torch", "numpy", "gymnasium", "rlrun")  # another version of these may give other numbers
@@ -223,6 +223,14 @@ def reached(summary: dict[str, Any], config: DictConfig) -> list[str]:
     limits: Any = OmegaConf.to_container(config.stop, resolve=True)
     pairs = [(f"stop.{name}", values.get(name), limit) for name, limit in limits.items()]
     return [key for key, value, limit in pairs if value is not None and limit is not None and value >= limit]
+
+
+def describe_finished(summary: dict[str, Any], config: DictConfig) -> str:
+    """Return where a run is finished, and the overrides that extend it."""
+    limits = [f"{limit}=…" for limit in reached(summary, config)]
+    way_out = f"; {' and '.join(limits)} beyond that extends it" if limits else ""
+    unit = "steps" if summary["env_steps"] else "updates"
+    return f"the run is finished at {position(summary):,} {unit}{way_out}"
 
 
 def read_summary(run: RunDir) -> dict[str, Any]:

@@ -3,11 +3,16 @@
 import os
 import select
 import sys
+import termios
 import time
+import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.live import Live
 
 from rlrun.commands.screen import Curve, JobRow, View, frame
 from rlrun.config.files import parse_yaml
@@ -231,9 +236,6 @@ def watch(jobs: Callable[[], Sequence[WatchedRun]], *, metrics: Sequence[str] = 
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise RequestError("watch: wanted a terminal; rlrun ls prints a list of runs")
-    from rich.console import Console
-    from rich.live import Live
-
     looked, console = Watch(jobs, metrics), Console()
     braille = (console.encoding or "").lower().startswith("utf")
     live = Live(console=console, screen=True, auto_refresh=False)
@@ -256,9 +258,6 @@ def watch(jobs: Callable[[], Sequence[WatchedRun]], *, metrics: Sequence[str] = 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], list[str]]]:
     """Let the terminal send keys at once; return a function that waits for some, up to so many seconds."""
-    import termios
-    import tty
-
     handle = sys.stdin.fileno()
     settings = termios.tcgetattr(handle)
 

@@ -18,6 +18,9 @@ from collections.abc import Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from rlrun.config import keys, plugins, reading, replaced
 from rlrun.config.arguments import check_arguments, fitted, hints_of, parameters
 from rlrun.config.files import parse_yaml
@@ -291,9 +294,6 @@ class Builder:
 
     def _text(self, path: Path, value: str) -> Any:
         """Evaluate a text with interpolations inside; what comes out of objects is put in first."""
-        from omegaconf import DictConfig, ListConfig, OmegaConf
-        from omegaconf.errors import OmegaConfBaseException
-
         try:
             mentioned = [locate(self.tree, target, referrer=path) for target in mentions(value, path)]
             if any(place.beyond for place in mentioned):
@@ -368,8 +368,6 @@ def register_resolvers(tree: Any) -> None:
 
     Raises: BuildError if a function does not exist, or OmegaConf or Hydra has a resolver of that name.
     """
-    from omegaconf import OmegaConf
-
     names = tree.get("resolvers") if isinstance(tree, Mapping) else None
     names = names if isinstance(names, Mapping) else {}
     used = reading.used_resolvers(tree) - {*names}

@@ -5,6 +5,9 @@ from collections.abc import Container, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from rlrun.config.files import one_line
 from rlrun.config.interpolation import (
     Path,
@@ -95,9 +98,6 @@ def resolve_texts(config: Any, read: Mapping[Path, Any]) -> dict[Path, Any]:
 
     Raises: ConfigError if one fails.
     """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     tree, values = plain(config), {}
     for path, node in read.items():
         if not isinstance(node, str) or "${" not in node or link_of(tree, path, node) is not None:

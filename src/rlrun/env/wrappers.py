@@ -14,8 +14,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from gymnasium.wrappers import TimeLimit
+from torch.nn.functional import interpolate
 
 from rlrun.core import spaces as ours
 from rlrun.core.errors import ConfigError, RlrunError, SpaceError
@@ -185,9 +187,6 @@ class ResizeGray(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space = Box(0, 255, shape, np.uint8)
 
     def observation(self, observation: Array) -> Array:
-        import torch
-        from torch.nn.functional import interpolate
-
         pixels = observation.astype(np.float32)
         if self.gray:
             pixels = pixels @ _LUMINANCE

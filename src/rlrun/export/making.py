@@ -23,6 +23,7 @@ from rlrun.config.expansion import identity
 from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.core.files import counted, finite, reason, replace, require_writable, sized, write_json
 from rlrun.core.typing import Tree
+from rlrun.core.version import VERSION
 from rlrun.env import Env
 from rlrun.env.descriptions import containers
 from rlrun.env.make import NORMALIZE, merged
@@ -189,8 +190,6 @@ def _place(parts: Restored, output: Path | str | None, name: str) -> Path:
 
 def _described(policy: Restored, where: Path, graph: Graph) -> dict[str, Any]:
     """Return what is known of a policy before it acts."""
-    from rlrun.core.version import VERSION
-
     env_steps, updates = (int(number) for number in where.name.split("-")[:2])
     git = policy.about.get("git")
     git = git if isinstance(git, dict) else {}
@@ -316,8 +315,6 @@ def onnx_bytes(graph: Graph, about: Mapping[str, Any], *, version: int) -> bytes
     Raises:
         RequestError: some part of the graph cannot be traced.
     """
-    from rlrun.core.version import VERSION
-
     program = traced(graph)
     with _quiet():
         onnx_program = torch.onnx.export(

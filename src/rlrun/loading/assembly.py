@@ -1,7 +1,6 @@
 """What every command that builds parts does first: set up the process, and find what has a state."""
 
 import functools
-import gc
 import inspect
 import os
 import pickle
@@ -220,15 +219,6 @@ def _restored() -> Iterator[None]:
             random.setstate(states[0])
             np.random.set_state(states[1])
             torch.set_num_threads(threads)
-
-
-def tune_process() -> None:
-    """Look for no garbage among the modules that are loaded so far.
-
-    Python would look through all of torch now and then, and several times when the process ends. On a Zen 4 core it
-    saves 0.5 s of a command. It holds for the rest of the process, so only commands and jobs of sweeps call it.
-    """
-    gc.freeze()
 
 
 def builder_of(config: DictConfig, *, recorded: RecordedSpaces | None = None, **used: Any) -> Builder:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch.profiler import profile
+
 from rlrun.core.errors import ConfigError
 from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Callback
@@ -45,8 +47,6 @@ class Profile(Callback):
     def begin_cycle(self, update: int) -> None:
         if update != self.first or self._run is None:
             return
-        from torch.profiler import profile
-
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it prints when it begins and ends, otherwise
         self._profiler = profile()
         self._profiler.start()

@@ -164,12 +164,9 @@ def write(table: Table, dataset: str, spaces: Spaces) -> Path:
 
 
 def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces) -> None:
-    from minari.data_collector.episode_buffer import EpisodeBuffer
-    from minari.dataset.minari_storage import MinariStorage
-
     action_space = to_gymnasium(spaces.action)
     environment_action = action_writer(action_space, 1) or (lambda action: action)
-    storage = MinariStorage.new(
+    storage = minari.dataset.minari_storage.MinariStorage.new(
         data,
         observation_space=to_gymnasium(spaces.observation),
         action_space=action_space,
@@ -183,7 +180,7 @@ def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces) -> N
             observations = map_tree(
                 lambda rows, last: np.concatenate([rows, last[None]]), episode.row["observation"], episode.last
             )
-            yield EpisodeBuffer(
+            yield minari.data_collector.EpisodeBuffer(
                 observations=_from_start(spaces.observation, observations),
                 actions=environment_action(episode.row["action"]),
                 rewards=episode.row["reward"],
