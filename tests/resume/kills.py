@@ -96,11 +96,12 @@ CRITICS = "{_target_: rlrun.nn.Critics, spaces: '${spaces}', hidden: [8]}"
 SECOND = "{_target_: rlrun.memory.ReplayLoader, table: '${memory}', collector: null, batch: 12}"
 TARGET = "rlrun.algorithms.actor_critic.sac.SoftQTarget, policy: '${networks.policy}', "
 TARGET += "temperature: '${networks.temperature}'"
+EXPERT = Path(__file__).parents[2] / "benchmarks" / "results" / "experts" / "pendulum.zip"
 KINDS = {  # one of each kind of collection, memory and wrapper; killed amid evaluations, too
     "shared objects": (*DQN, f"{OWN}.Grid", "num_envs=3", "algorithm.n_step=3", wrapped()),
     "workers": (*ALGORITHMS["ppo"], f"{OWN}.Draws", "num_envs=3", "env.vectorization=async", wrapped()),
     "thread": (*SAC, "env=pendulum", "+with=async", "async.kind=thread", wrapped()),
-    "process": (*DQN, "env=cartpole", "+with=async", wrapped()),
+    "process": (*DQN, "env=cartpole", "+with=async", wrapped(), "stop.env_steps=4_000"),
     "native": (*DQN, "env.id=CartPole-v1", "env.vectorization=native", "num_envs=3"),
     "state_dict": (
         *(*ALGORITHMS["ppo"], f"{OWN}.Curriculum", "num_envs=3", "env.vectorization=async"),
@@ -143,6 +144,20 @@ KINDS = {  # one of each kind of collection, memory and wrapper; killed amid eva
         "imagination.length={_target_: rlrun.core.schedules.Linear, first: 1, last: 3, steps: 600}",
         *("imagination.model.hidden=[16]", "imagination.model.members=3", "imagination.model.elites=2"),
         *("imagination.model.every=20", "imagination.model.min_updates=8", wrapped(), "stop.env_steps=1_500"),
+    ),
+    "external memory": (
+        *("algorithm=merlin", "env=cartpole_novelocity", "num_envs=3", "algorithm.horizon=16", "algorithm.hidden=[8]"),
+        *("algorithm.latent=4", "algorithm.slots=6", "algorithm.predictor.lstm_size=[8]", "algorithm.retroactive=0.9"),
+        *("algorithm.actor.lstm_size=[8]", "algorithm.drawn=true", wrapped(), "stop.env_steps=3_000"),
+    ),
+    "adversary": (
+        *("algorithm=gail", "env=pendulum", "num_envs=3", f"dataset={EXPERT}", "algorithm.horizon=16"),
+        *("algorithm.batch_size=16", wrapped(), "stop.env_steps=3_000"),
+    ),
+    "style": (*SAC, "env=pendulum", "+with=amp", f"dataset={EXPERT}", "num_envs=2", wrapped()),
+    "symmetry": (
+        *(*SAC, "env=pendulum", "+with=[symmetry_adversarial,symmetry_data]", "num_envs=2", wrapped()),
+        *("symmetry.observation={sign: [1,-1,-1]}", "symmetry.action={sign: [-1]}"),
     ),
 }
 APPROXIMATE = ("thread", "process", "native", "no state_dict")
