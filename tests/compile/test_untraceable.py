@@ -155,19 +155,36 @@ class TwoWeights(nn.Module):
 
 
 WITHOUT_GRAPH = {
-    "generator of python": lambda: Drawing(partial(random.Random, 0), layer(), ADAM),
-    "legacy generator of numpy": lambda: Drawing(partial(np.random.RandomState, 0), layer(), ADAM),
-    "generator of numpy": lambda: Drawing(partial(np.random.default_rng, 0), layer(), ADAM),
-    "amsgrad": lambda: Distance(layer(), partial(torch.optim.Adam, lr=0.1, amsgrad=True)),
-    "backward pass": lambda: Twice(layer(), ADAM),
-    "recurrent layer": lambda: Distance(Recurrent(), ADAM),
+    "generator of python": (
+        lambda: Drawing(partial(random.Random, 0), layer(), ADAM),
+        "loss: no graph can hold its Random",
+    ),
+    "legacy generator of numpy": (
+        lambda: Drawing(partial(np.random.RandomState, 0), layer(), ADAM),
+        "loss: no graph can hold its RandomState",
+    ),
+    "generator of numpy": (
+        lambda: Drawing(partial(np.random.default_rng, 0), layer(), ADAM),
+        "loss: no graph can hold its Generator",
+    ),
+    "amsgrad": (
+        lambda: Distance(layer(), partial(torch.optim.Adam, lr=0.1, amsgrad=True)),
+        "loss: its Adam is not compiled with these options",
+    ),
+    "backward pass": (
+        lambda: Twice(layer(), ADAM),
+        "backward: it is no `loss`, which leaves gradients and steps to its",
+    ),
+    "recurrent layer": (lambda: Distance(Recurrent(), ADAM), "loss: no graph can hold its GRU"),
 }
 
 
-@pytest.mark.parametrize("make", WITHOUT_GRAPH.values(), ids=WITHOUT_GRAPH)
-def test_unsupported_loss_runs_without_graph(make, interpreted):
+@pytest.mark.parametrize(("make", "why"), WITHOUT_GRAPH.values(), ids=WITHOUT_GRAPH)
+def test_unsupported_loss_runs_without_graph_and_is_named_once(make, why, interpreted, warnings):
     both(lambda: {"loss": make()})
     assert interpreted == []
+    (message,) = warnings()
+    assert message.startswith(f"compile: not callbacks.loss.{why}")
 
 
 class Changing(Distance):

@@ -50,6 +50,7 @@ class FusedUpdate:
         self.device = device
         self.refused: set[tuple[int, str]] = set()  # callback and label of hooks that no graph can be made of
         self._rules: dict[int, OptimizerRule] = {}  # of optimizers, by the id of the callback
+        self._named: set[str] = set()  # hooks that the log has named
         compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # as torch has it
         if compile and device == "cpu" and not shutil.which(compiler):
             raise ConfigError(
@@ -60,22 +61,23 @@ class FusedUpdate:
             backend.keep_compiled()
 
     def fits(self, step: Any) -> bool:
-        """Return True if a hook can be compiled, as far as one sees before it is called."""
-        callback = step.callback
-        if not self.compile or distributed.world_size() > 1 or (id(callback), step.label) in self.refused:
+        """Return True if a hook can be compiled, as far as one sees before it is called.
+
+        The log names losses and targets that cannot, once.
+        """
+        if not self.compile or distributed.world_size() > 1 or (id(step.callback), step.label) in self.refused:
             return False
-        if step.label == "move":
-            return True
-        if "batches" in step.asks:  # all groups, which are not the inputs of one region
-            return False
-        if step.label == "loss":
-            if getattr(callback, "veto", None) is not None or any(map(is_hooked, callback.parameters)):
-                return False
-            if callback.optimizer is not None and rule_of(callback.optimizer) is None:
-                return False
-        elif step.label != "target":
-            return False
-        return not any(isinstance(part, UNTRACEABLE) for part in parts_of([callback]))
+        obstacle = _obstacle(step) if step.label in ("loss", "target", "backward") else ""
+        if obstacle:
+            self.name([step], obstacle)
+        return step.label in ("loss", "target", "move") and not obstacle
+
+    def name(self, steps: Sequence[Any], reason: object) -> None:
+        """Log once why hooks stay as they are."""
+        names = ", ".join(f"callbacks.{step.callback.name}.{step.label}" for step in steps)
+        if names not in self._named:
+            self._named.add(names)
+            _messages.warning("compile: not %s: %s", printable(names), reason)
 
     def rule(self, loss: Any) -> OptimizerRule:
         """Return the rule of a loss's optimizer, the same one for all graphs."""
@@ -87,6 +89,24 @@ class FusedUpdate:
     def region(self, hooks: Any) -> Function:
         """Return hooks as one function; hooks: as `rlrun.training.update.Hooks` has them."""
         return Region(hooks, self)
+
+
+def _obstacle(step: Any) -> str:
+    """Return why a loss or target cannot be compiled, as far as its objects show; "" if nothing does."""
+    callback = step.callback
+    if "batches" in step.asks:  # which are not the inputs of one region
+        return "it reads the batches of all data groups"
+    if step.label == "backward":
+        return "it is no `loss`, which leaves gradients and steps to its base class"
+    if step.label == "loss":
+        if getattr(callback, "veto", None) is not None:
+            return "its step may be vetoed"
+        if any(map(is_hooked, callback.parameters)):
+            return "one of its parameters has hooks"
+        if callback.optimizer is not None and rule_of(callback.optimizer) is None:
+            return f"its {type(callback.optimizer).__name__} is not compiled with these options"
+    parts = [type(part).__name__ for part in parts_of([callback]) if isinstance(part, UNTRACEABLE)]
+    return f"no graph can hold its {parts[0]}" if parts else ""
 
 
 class Region:
@@ -179,7 +199,6 @@ class Region:
     def _refuse(self, error: Untraceable) -> None:
         """Call a hook as it is that no graph can be made of, or all of them."""
         steps = self.steps if error.step is None else [self.active[error.step]]
-        names = ", ".join(f"callbacks.{step.callback.name}.{step.label}" for step in steps)
-        _messages.warning("compile: not %s: %s", printable(names), error)
+        self.compiler.name(steps, error)
         self.compiler.refused |= {(id(step.callback), step.label) for step in steps}
         self._plain = self.hooks.one_by_one(self.compiler)  # which other regions find out for themselves
