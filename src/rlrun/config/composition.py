@@ -228,7 +228,7 @@ class Composer:
         takes out a group that is listed.
         """
         chosen = [Override("", "", PRESET, preset), *chosen] if preset is not None else chosen
-        added: set[str] = {override.key for override in chosen if override.sign == "+"}
+        added = {override.key for override in chosen if override.sign == "+" or override.key == ADDITIONS}
         chosen_keys = [override.key for override in chosen if override.value is not None]
         absent: set[str] = set()
         doubled: set[str] = set()

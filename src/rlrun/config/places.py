@@ -97,8 +97,7 @@ def add_to_path(project: Path) -> None:
     modules = list(sys.modules.items()) if others else ()
     loaded = [getattr(module, "__file__", None) for name, module in modules if name != "__main__"]
     for file, other in [(file, other) for file in loaded if file for other in others]:
-        own = project / os.path.relpath(file, other)
-        if Path(file).is_relative_to(other) and own.is_file():
+        if Path(file).is_relative_to(other) and (own := project / os.path.relpath(file, other)).is_file():
             way_out = "each project needs a process of its own"
             raise ConfigError(f"{own} cannot be imported beside {file}, which this process has imported; {way_out}")
     if place in earlier or place not in sys.path:
