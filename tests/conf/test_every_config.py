@@ -1,7 +1,7 @@
-"""Every file in conf/ composes and is read completely; tests/resume/test_completeness.py runs them."""
+"""Every file of conf/ composes, is read completely, runs, is left and resumed; and its comments keep their form."""
 
-import importlib.util
 import io
+import json
 import pickle
 import re
 import shlex
@@ -9,156 +9,38 @@ from pathlib import Path
 
 import hydra
 import pytest
+from handbook.metrics import meaning
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
-from tests.configs import env_of
+from tests.conf.files import (
+    ALONE,
+    APPROXIMATE,
+    CONF,
+    FILES,
+    FULL,
+    ONE_ENV,
+    OVERRIDES_OF_FILE,
+    PRESETS,
+    RUNS,
+    has_memory,
+    missing_extra,
+    overrides_of,
+    small,
+    text,
+    used,
+)
+from tests.resume.twins import assert_exact, records, twins
+from tests.short import AT, RESUMED
 
-from rlrun.collect import Collector, RandomAgent
+from rlrun import train
 from rlrun.config import compose, replaced, unread
-from rlrun.config.build import Builder
 from rlrun.config.interpolation import plain
-from rlrun.config.places import packaged_dir
-from rlrun.memory import Table
-from rlrun.memory.formats import table_file
+from rlrun.core.errors import MissingExtra
 
-CONF = packaged_dir()
-OF_SWEEPS = ("multirun", "launcher/", "sweep/")  # tests/sweep/test_means.py composes these
-FILES = sorted(path.relative_to(CONF).with_suffix("").as_posix() for path in CONF.rglob("*.yaml"))
-FILES = [file for file in FILES if not file.startswith((*OF_SWEEPS, "episodes"))]  # tests/export composes the last
-EXPERIMENTS = [file for file in FILES if file.startswith("preset/")]
-# tests/memory/test_dataset.py, tests/memory/test_offline.py and tests/algorithms/test_imitation.py run these
-ALONE = ("env/none", "with/offline_alone", "with/expert")
-RUN = [file for file in FILES if file not in ALONE]
-UNTRAINED = [file for file in FILES if file.startswith(("algorithm/handcrafted", "preset/handcrafted"))]
+SINGLE = (*(f"memory/{name}" for name in ("replay", "episodes", "prioritized", "rollout")), *ONE_ENV)  # also, or only
 DENSITIES = ("algorithm/particles", "algorithm/generator")  # they learn without data, and nothing judges them
-PAIRS = [file for file in EXPERIMENTS if (CONF / "env" / f"{file.partition('_')[2]}.yaml").exists()]
+PAIRS = [file for file in PRESETS if (CONF / "env" / f"{file.partition('_')[2]}.yaml").exists()]
 COMMANDED = [file for file in FILES if file.startswith(("preset/", "with/"))]
-PACKAGES = {
-    "box2d": "Box2D",
-    "mujoco": "mujoco",
-    "atari": "ale_py",
-    "minigrid": "minigrid",
-    "pettingzoo": "pettingzoo",
-    "export": "onnx",
-    "digits": "sklearn",
-}
-
-DATASET = "dataset=demonstrations.zip"
-CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
-PICTURES = "env.target=rlrun.env.toys.ImageObservation"
-LATENT = ["algorithm=genrl", "env=thrusters", "init={networks.vae: null}"]  # the autoencoder has initial values
-DENSE = ["encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=32"]
-FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
-MIRRORED = ["symmetry.observation={sign: [1,-1,-1]}", "symmetry.action={sign: [-1]}"]
-OVERRIDES_OF_FILE = {
-    "with/reward_model": ["algorithm=mbrl", "env=pendulum"],
-    "algorithm/mbpo": ["env=cartpole", "algorithm.updates_per_step=1"],
-    "algorithm/gail": ["env=cartpole", DATASET],
-    "algorithm/airl": ["env=pendulum", DATASET],
-    "algorithm/bc": ["env=cartpole", DATASET],
-    "algorithm/causal_bc": ["env=pendulum", DATASET],
-    "algorithm/genrl": LATENT[1:],
-    "algorithm/seditor": CONSTRAINED,
-    **{f"preset/{name}_{env}": [DATASET] for name in ("gail", "airl") for env in ("cartpole", "pendulum")},
-    "preset/bc_cartpole": [DATASET],
-    "preset/bc_pendulum": [DATASET],
-    "preset/genrl_thrusters": LATENT[2:],
-    "data/digits": ["algorithm=classifier", "env=none"],
-    "data/file": ["algorithm=classifier", "data.dataset={observation: [0.5, 1.5, 2.5], label: [0, 1, 0]}"],
-    "data/gaussians": ["algorithm=mutual_information", "env=none"],
-    "data/sprites": ["algorithm=monet", "env=none"],
-    "encoder/flat": ["algorithm=classifier"],
-    "train": ["algorithm=sac", "env=cartpole"],
-    "memory/rollout": ["algorithm=ppo", "env=cartpole"],
-    "encoder/auto": ["algorithm=dqn", PICTURES],
-    "encoder/impala": ["algorithm=dqn", PICTURES],
-    "encoder/recurrent": ["algorithm=sac", "env=recall", "algorithm.recurrent=null"],
-    "encoder/nature": ["algorithm=dqn", "env=cartpole_pixels"],
-    "encoder/small": ["algorithm=ppo", PICTURES],
-    "encoder/signals": ["algorithm=sac", "env=pendulum", FRAMES],
-    "env/gym": ["algorithm=sac", "env.id=CartPole-v1"],
-    "env/constrainedbandit": ["algorithm=sac", "+with=reward_weights"],
-    "with/by_id": ["algorithm=dqn", "env.target=rlrun.env.by_id.Crowd"],
-    "with/costs": ["algorithm=ppo", "env=constrainedbandit", "env.kwargs.form=info", "+with=reward_weights"],
-    "with/lagrangian": ["algorithm=ppo", *CONSTRAINED],
-    "with/lagrangian_evaluated": ["algorithm=sac", *CONSTRAINED],
-    "with/reward_weights": ["algorithm=ppo", "env=constrainedbandit"],
-    "with/reward_critics": ["algorithm=sac", *CONSTRAINED, "+with=lagrangian"],
-    "with/action_repeat": ["algorithm=dqn", "env=cartpole"],
-    "with/reward_values": ["algorithm=ppo", *CONSTRAINED, "+with=lagrangian"],
-    "with/anneal": ["algorithm=ppo", "env=cartpole"],
-    "with/entropy_target": ["algorithm=sac", "env=mixedaction"],
-    "with/entropy_target_sgd": ["algorithm=ppo", "env=cartpole"],
-    "with/encoded_actions": LATENT,
-    "with/hlgauss": ["algorithm=sac", "env=pendulum", "hlgauss.least=-800", "hlgauss.largest=100"],
-    "with/hindsight": ["algorithm=sac", "env=pointreach"],
-    "with/image_scale": ["algorithm=dqn", PICTURES],
-    "with/on_policy": ["algorithm=sarsa", "env=pendulum", "num_envs=8"],
-    "with/latent_maps": ["algorithm=muzero", "env=connectfour"],
-    "with/atari_search": ["algorithm=muzero", "env=cartpole_pixels"],
-    "with/board_search": ["algorithm=alphazero", "env=connectfour"],
-    "with/muzero_representation": ["algorithm=dqn", "env=cartpole"],
-    "with/shared_encoder": ["algorithm=sac", "env=pendulum", *DENSE],
-    "with/autoencoder_shared": ["algorithm=sac", PICTURES],
-    "with/drq": ["algorithm=sac", "env=reacher_pixels"],
-    "with/curl": ["algorithm=sac", PICTURES],
-    "with/spr": ["algorithm=sac", PICTURES],
-    "with/smoothed_policy": ["algorithm=sarsa_ddpg", "env=pendulum"],
-    "with/mirror": ["algorithm=sac", "env=pendulum", *MIRRORED],
-    "with/symmetry": ["algorithm=sac", "env=pendulum", *MIRRORED],
-    "with/symmetry_data": ["algorithm=sac", "env=pendulum", *MIRRORED],
-    "with/symmetry_adversarial": ["algorithm=sac", "env=pendulum", *MIRRORED],
-    "with/trust_region": ["algorithm=a2c", "env=cartpole"],
-    "with/amp": ["algorithm=sac", "env=pendulum", DATASET],
-    "with/reference": ["algorithm=sac", "env=pendulum", DATASET],
-    "with/expert": ["algorithm=handcrafted", "env=pendulum", "expert=RUN"],
-    "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
-    "with/offline_alone": ["algorithm=iql", DATASET],
-    "with/offline_share": ["algorithm=sac", "env=pendulum", DATASET],
-    "with/offline_then_online": ["algorithm=iql", "env=pendulum", DATASET],
-}
-AUGMENTATIONS = ("random_shift", "random_crop", "cut_out", "pixel_noise", "color_jitter")
-for name in (*AUGMENTATIONS, f"[{','.join(AUGMENTATIONS)}]"):
-    OVERRIDES_OF_FILE[f"with/{name}"] = ["algorithm=dqn", "env=cartpole_pixels"]
-BESIDE = {
-    "env": ["algorithm=sac"],
-    "memory": ["algorithm=sac", "env=cartpole"],
-    "optimizer": ["algorithm=sac", "env=pendulum"],
-    "with": ["algorithm=sac", "env=pendulum"],
-}
-
-
-def overrides_of(file: str) -> list[str]:
-    """Return the overrides of a command that uses a file."""
-    group, _, name = file.partition("/")
-    choice = [f"{group}={name}"] if name else []
-    beside = [env_of(name)] if group == "algorithm" else BESIDE.get(group, [])
-    return choice + OVERRIDES_OF_FILE.get(file, beside)
-
-
-def text(file: str) -> list[str]:
-    """Return the lines of a file after its header, `# @package`."""
-    lines = (CONF / f"{file}.yaml").read_text().splitlines()
-    return lines[lines[0].startswith("# @package") :]
-
-
-def provide(overrides: list[str]) -> None:
-    """Make the demonstrations that overrides name, of random actions."""
-    if DATASET not in overrides:
-        return
-    env = Builder(compose(overrides).config).get("env")
-    table = Table(spaces=env.spaces, length=200, num_envs=env.num_envs)
-    collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table)
-    collector.begin_training()
-    collector.collect(50)
-    table_file.store(table, Path(DATASET.partition("=")[2]))
-    env.close()
-
-
-def missing_extra(file: str) -> str | None:
-    """Return the extra that the first comment names, if its package is not installed."""
-    match = re.search(r"\(extra: (\w+)\)", text(file)[0])
-    return match[1] if match and importlib.util.find_spec(PACKAGES[match[1]]) is None else None
 
 
 @pytest.fixture(autouse=True)
@@ -181,15 +63,66 @@ def parsed_once():
         yield
 
 
-@pytest.mark.parametrize("file", RUN)
+@pytest.mark.parametrize("file", [*RUNS, *ONE_ENV])
 def test_a_file_composes_and_is_read_completely(file):
     composed = compose(overrides_of(file))
+    assert used(file) <= {layer.config_path for layer in composed.layers}
     encoder = {f"encoder.{key}" for key in ("_target_", "_partial_")}
-    idle = {"optimizer"} | encoder if file in UNTRAINED else set()
+    idle = {"optimizer"} | encoder if file.startswith("preset/handcrafted") else set()
     idle |= {f"algorithm.temperature.{key}" for key in ("target", "share") if file == "with/entropy_target"}
     idle |= {"env", "memory", "spaces"} if composed.config.env is None else set()
     idle |= {"encoder", "seeds"} if file in DENSITIES else set()
     assert set(unread(composed.config)) == idle
+
+
+@pytest.mark.parametrize(("file", "envs"), [*((file, 3) for file in RUNS), *((file, 1) for file in SINGLE)])
+def test_a_resumed_run_is_the_one_that_never_stopped(file, envs, tmp_path):
+    composed = small(file, envs=envs)
+    if (extra := next(filter(None, map(missing_extra, used(file))), None)) is not None:
+        with pytest.raises(MissingExtra, match=rf"\[{extra}\]'"):
+            train(composed, run_dir=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        return
+    assert_exact(composed, tmp_path, at=AT)
+    assert_judged(file, tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("file", "own", "reason"),
+    [
+        ("env/atari", [], "its episode has no seed (env.seed_episodes)"),
+        ("env/pong", ["env.seed_episodes=true"], None),
+        ("with/async", ["async.kind=thread"], "its environment ran ahead of learning (thread)"),
+    ],
+)
+def test_a_resumed_run_is_exact_or_says_why_it_is_not(file, own, reason, tmp_path):
+    if missing_extra(file) is not None:
+        pytest.skip("nothing plays it")
+    composed = small(file, envs=3)
+    for override in own:
+        key, _, value = override.partition("=")
+        OmegaConf.update(composed.config, key, value == "true" or value)
+    if reason is None:
+        assert_exact(composed, tmp_path, at=AT)
+    else:
+        twins(composed, tmp_path, at=AT)
+    assert_judged(file, tmp_path / "whole")
+    manifest = json.loads((tmp_path / "resumed" / "manifest.json").read_text())
+    reasons = [reason for resumed in manifest["resumed"] for reason in resumed["approximate"]]
+    assert manifest["resume"] == ("exact" if reason is None else "approximate")
+    assert len(reasons) == (reason is not None)
+    assert all(reason in found for found in reasons)
+
+
+def assert_judged(file, run):
+    """Require that a run was completed and evaluated, and that docs/metrics.md says what each of its metrics is."""
+    updates = (FULL if has_memory(file) else RESUMED)["stop.updates"]
+    summary = json.loads((run / "summary.json").read_text())
+    judged = summary["evaluation"]["episodes"] if summary["evaluation"] else bool(summary.get("validation"))
+    assert (summary["status"], bool(judged)) == ("completed", file not in DENSITIES)
+    others = max(sum(value for name, value in record.items() if name[:8] == "updates/") for record in records(run))
+    assert updates <= summary["updates"] <= updates + others  # of further data groups, partly in the same updates
+    assert [name for record in records(run) for name in record if "/" in name and not meaning(name)] == []
 
 
 @pytest.mark.parametrize("file", PAIRS)
@@ -203,7 +136,7 @@ def test_a_preset_is_the_tuned_pair_too(file):
     assert plain(pair.config) == plain(preset.config)  # OmegaConf's own comparison takes seconds
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", [*RUNS, *ONE_ENV, *APPROXIMATE, *ALONE])
 def test_hydra_alone_composes_a_file(file):
     overrides = overrides_of(file)
     composed = compose(overrides, check=False)
@@ -240,7 +173,7 @@ def test_the_second_comment_is_a_command_that_uses_the_file(file):
     assert plain(compose(overrides).config) == plain(compose(overrides_of(file) + settings).config)
 
 
-@pytest.mark.parametrize("file", EXPERIMENTS)
+@pytest.mark.parametrize("file", PRESETS)
 def test_a_preset_promises_one_measure_within_its_budget(file):
     config = compose(overrides_of(file)).config
     (budget,) = {"env_steps", "updates"} & set(config.expect)
@@ -249,7 +182,7 @@ def test_a_preset_promises_one_measure_within_its_budget(file):
     assert len(config.expect.seeds) >= 5
 
 
-@pytest.mark.parametrize("file", [file for file in EXPERIMENTS if re.match(r"preset/(ppo|ppg|trac)_", file)])
+@pytest.mark.parametrize("file", [file for file in PRESETS if re.match(r"preset/(ppo|ppg|trac)_", file)])
 def test_a_preset_of_ppo_states_the_numbers_that_defaults_of_ppo_may_change(file):
     preset = OmegaConf.create("\n".join(text(file)))
     assert any("override /optimizer" in default for default in preset.defaults)

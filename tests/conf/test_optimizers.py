@@ -4,7 +4,8 @@ from functools import partial
 
 import pytest
 import torch
-from tests.conf.test_every_config import CONF, empty_folder, overrides_of, provide
+from tests.conf.files import CONF, overrides_of, provide
+from tests.conf.test_every_config import empty_folder
 from tests.short import SMALL, shrink
 
 from rlrun.callbacks import LossCallback

@@ -1,6 +1,5 @@
-"""Every file of conf/ runs, and nothing that training changes is forgotten: resumed or not, a trainer is the same."""
+"""Nothing that training changes is forgotten, also where no file of conf/ says it: tests/conf resumes those."""
 
-import json
 import random
 from collections import deque
 from pathlib import Path
@@ -8,72 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from handbook.metrics import meaning
-from tests.conf.test_every_config import DENSITIES, RUN, missing_extra, overrides_of, provide
-from tests.short import AT, RESUMED, SMALL, shrink
+from tests.conf.files import small
+from tests.short import AT, RESUMED, shrink
 
-from rlrun import train
 from rlrun.callbacks.losses.target import TargetCallback
 from rlrun.config import compose
-from rlrun.core.errors import MissingExtra
 
-from .every import FILES, FULL, ONE_ENV, small
 from .reach import differences
 from .twins import assert_exact, records, twins, walk
-
-SINGLE = (*(f"memory/{name}" for name in ("replay", "episodes", "prioritized", "rollout")), *ONE_ENV)  # also, or only
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.parametrize(("file", "envs"), [*((file, 3) for file in FILES), *((file, 1) for file in SINGLE)])
-def test_a_resumed_run_is_the_one_that_never_stopped(file, envs, tmp_path):
-    assert_exact(small(file, envs=envs), tmp_path, at=AT)
-    assert_judged(file, tmp_path / "whole", updates=FULL["stop.updates"] if file.startswith("memory/") else 24)
-
-
-@pytest.mark.parametrize("file", [file for file in RUN if file not in FILES])
-def test_what_is_resumed_in_another_run_runs(file, tmp_path):
-    overrides = overrides_of(file)
-    provide(overrides)
-    composed = shrink(compose(overrides), SMALL)
-    if (extra := missing_extra(file)) is None:
-        train(composed, run_dir=tmp_path / "run")
-        assert_judged(file, tmp_path / "run", updates=3)
-        return
-    with pytest.raises(MissingExtra, match=rf"\[{extra}\]'"):
-        train(composed, run_dir=tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
-def assert_judged(file, run, *, updates):
-    """Require that a run was completed and evaluated, and that docs/metrics.md says what each of its metrics is."""
-    summary = json.loads((run / "summary.json").read_text())
-    judged = summary["evaluation"]["episodes"] if summary["evaluation"] else bool(summary.get("validation"))
-    assert (summary["status"], bool(judged)) == ("completed", file not in DENSITIES)
-    others = max(sum(value for name, value in record.items() if name[:8] == "updates/") for record in records(run))
-    assert updates <= summary["updates"] <= updates + others  # of further data groups, partly in the same updates
-    assert [name for record in records(run) for name in record if "/" in name and not meaning(name)] == []
-
-
-@pytest.mark.parametrize("seeded", [False, True])
-def test_games_are_resumed_exactly_if_every_episode_has_a_seed(seeded, tmp_path):
-    pytest.importorskip("ale_py")
-    composed = small("env/atari", envs=3)
-    assert not composed.config.env.seed_episodes  # by default
-    if seeded:
-        composed.config.env.seed_episodes = True
-        assert_exact(composed, tmp_path, at=AT)
-    else:
-        twins(composed, tmp_path, at=AT)
-    manifest = json.loads((tmp_path / "resumed" / "manifest.json").read_text())
-    reasons = [reason for resumed in manifest["resumed"] for reason in resumed["approximate"]]
-    assert manifest["resume"] == ("exact" if seeded else "approximate")
-    assert len(reasons) == (0 if seeded else 1)
-    assert all(reason.endswith("its episode has no seed (env.seed_episodes)") for reason in reasons)
 
 
 @pytest.mark.parametrize("added", ["icm", "diayn"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conf.files import small
 from tests.identical import compare, differing
 
 import rlrun
@@ -15,7 +16,6 @@ from rlrun.callbacks.losses.loss import LossCallback
 from rlrun.collect import Collector
 
 from . import kills
-from .every import small
 from .twins import assert_exact, copy_as_killed, differences_of, records, signal_at, walk
 
 WINDOWS = ("algorithm.burn_in=1", "algorithm.warmup_steps=24", "algorithm.batch_size=4", "memory.length=60")
