@@ -50,12 +50,12 @@ RUNS = {
         *("+callbacks.q_loss.loss_weight=0.5", "+callbacks.q_target.terminal_masking=false"),
     ),
     "shared encoder": (
-        *("algorithm=td3", PENDULUM, "encoder.hidden=[5]", "representation.model=[5]"),
+        *("algorithm=td3", PENDULUM, "encoder.hidden=[9]", "representation.model=[9]"),
         "+with=[representation_shared,autoencoder_shared,shared_encoder,smoothed_policy]",
     ),
     "residual": (
         *("algorithm=ppo", "env.target=rlrun.env.toys.ImageObservation", "encoder=impala"),
-        *("encoder.images.channels=[2,2]", "encoder.features=8"),
+        *("encoder.images.channels=[2,2]", "encoder.features=9"),
     ),
     "representation": (
         *("algorithm=sac", PENDULUM, "+with=[representation,entropy_target]"),
@@ -79,12 +79,27 @@ UNTRIED = {  # for the sake of time: their updates are like those above, or want
     ),
     *("airl", "gail", "taac_l", "taac_q", "trac"),
 }
+WIDE = {  # more than NARROW: a product stays one node of the graph, where sizes of the task do not make it several
+    "algorithm.hidden": "[9,9]",
+    "algorithm.batch_size": 9,
+    "muzero_representation.hidden": "[9]",
+    "muzero_representation.dynamics": "[9]",
+    "muzero_representation.prediction": "[9]",
+    "muzero_representation.latent": 9,
+    "muzero_representation.batch_size": 9,
+    "muzero_representation.unroll": 2,
+    "imagination.model.hidden": "[9,9]",
+}
 RUNS |= {name: (f"algorithm={name}", env_of(name)) for name in ALGORITHMS if name not in {*RUNS, *UNTRIED}}
 
 
 def small(overrides: tuple[str, ...], numbers: dict[str, Any] = SMALL) -> list[str]:
     config = compose(list(overrides)).config
-    known = {key: value for key, value in numbers.items() if OmegaConf.select(config, key, default=...) is not ...}
+    known = {
+        key: value
+        for key, value in {**numbers, **WIDE}.items()
+        if OmegaConf.select(config, key, default=...) is not ...
+    }
     return [*overrides, *(f"{key}={'null' if value is None else value}" for key, value in known.items())]
 
 
