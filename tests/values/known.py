@@ -160,7 +160,7 @@ MODES = {
     "reward_values": Mode((*EACH, "+with=reward_values"), ("a2c", "ppo", "ppg")),
     "choices": Mode(("env.kwargs.continuous=false",), ("sac", "ppo", "iql")),
     "repeated": Mode(("+with=action_repeat", "action_repeat.most_steps=2", "algorithm.ensemble=2"), ("dqn", "td3")),
-    "on_policy": Mode(("+with=on_policy", "on_policy.horizon=400"), ("sarsa",)),
+    "on_policy": Mode(("+with=on_policy", "on_policy.horizon=100"), ("sarsa",)),
     "truncated": Mode(("+networks.policy.distribution=truncated",), ("sac",)),
     "bf16": Mode(("precision=bf16",), ("dqn", "sac", "ppo", "sarsa")),
 }
@@ -203,7 +203,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "ppo": ROLLOUTS,
     "ppg": {**ROLLOUTS, "algorithm.auxiliary.interval": 2},
     "trac": ROLLOUTS,
-    "qrsac": {**QUANTILES, "algorithm.quantiles": 16},
+    "qrsac": {**QUANTILES, "algorithm.quantiles": 16, "algorithm.batch_size": 100},
     "dsac": {**IMPLICIT, **DEEP},
     "doac": {**IMPLICIT, **DEEP},
     "sarsa_recurrent": WINDOWS,
