@@ -28,8 +28,7 @@ TERMS = (
 ALGORITHMS = {
     "ppo": ["algorithm=ppo", "algorithm.horizon=16", "algorithm.batch_size=8", "algorithm.epochs=2"],
     "a2c": ["algorithm=a2c", "algorithm.horizon=4"],
-    "dqn": ["algorithm=dqn", "memory=prioritized", "memory.sampler.mix=0.9", *WINDOWS],
-    "sac": ["algorithm=sac", "env.kwargs.continuous=true", "algorithm.n_step=2", *WINDOWS],
+    "dqn": ["algorithm=dqn", "memory=prioritized", "memory.sampler.mix=0.9", "algorithm.n_step=2", *WINDOWS],
     "taac": ["algorithm=taac_l", "env.kwargs.continuous=true", "algorithm.random_start=true", *WINDOWS],
     "repeats": ["algorithm=action_repeat", "algorithm.most_steps=3", *WINDOWS],
     "shared": ["algorithm=sac", "env.kwargs.continuous=true", *WINDOWS, "+with=shared_encoder", *ENCODER],
@@ -108,7 +107,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize(
     ("algorithm", "core"),
     [
-        *(("ppo", "lstm"), ("a2c", "gru"), ("dqn", "lstm"), ("sac", "gru")),
+        *(("ppo", "lstm"), ("a2c", "gru"), ("dqn", "lstm")),  # tests/conf: SAC, by presets
         *(("taac", "lstm"), ("repeats", "gru"), ("shared", "null"), ("terms", "null")),
     ],
 )
