@@ -313,7 +313,7 @@ def test_evaluations_may_differ_from_training(rlrun, project, write):
     assert played("other/exports/policy.onnx") == 15.0
     for override, part in (
         ("evaluation.env.kwargs.bonsu=2", "evaluation.env: env.kwargs.bonsu: env.target 'varied.Varied' takes no such"),
-        ("evaluation.env.kwargs.size=3", "evaluation.env: observations or actions are others than in training"),
+        ("evaluation.env.kwargs.size=3", "evaluation.env: observations or actions differ from those of training"),
         ("+evaluation.env.id=Pendulum-v1", "evaluation.env.id: no such key; there are kwargs and reset_options"),
         ("+env@evaluation.env=cartpole", "evaluation.env._target_: no such key"),
         ("evaluation.env=3", "evaluation.env: wanted keys with values, got 3"),

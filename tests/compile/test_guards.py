@@ -26,7 +26,7 @@ class Scaled(nn.Module):
 
 
 class Reading(Distance):
-    """Reads a tensor that is no buffer."""
+    """Reads a tensor that is not a buffer."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

@@ -198,7 +198,7 @@ def test_buffer_of_no_module_is_written_too(compile, interpreted, warnings):
     callbacks = run(make, compile=compile)
     assert float(callbacks["plain"].total) == as_numbers(callbacks["after"].metrics)["own/total"] == 50.0
     if compile:
-        assert "callbacks.plain.loss: it updates 'total', which is no buffer of a module" in warnings()[0]
+        assert "callbacks.plain.loss: it updates 'total', which is not a buffer of a module" in warnings()[0]
 
 
 def test_compiled_graph_writes_buffers_at_their_phase(double):

@@ -187,7 +187,7 @@ def test_rewards_use_goals_as_stored() -> None:
 def test_disagreeing_ends_pass_unchecked() -> None:
     reward = Reach()
     reward.terminated = lambda achieved, desired: achieved[..., 0] > 2  # type: ignore[method-assign]
-    with pytest.raises(DataError, match="for terminated and was told True; stored is False"):
+    with pytest.raises(DataError, match="got terminated True from the environment's function; stored is False"):
         fill(Table(length=99, spaces=SPACES, adaptors=[Hindsight(reward=reward)]), 5).sample(50)
     unchecked = Hindsight(reward=reward, check=0)
     assert fill(Table(length=99, spaces=SPACES, adaptors=[unchecked]), 5).sample(50)["terminated"].any()
@@ -204,7 +204,7 @@ def hindsight_of(**options: Any) -> Table:
         ({"strategy": "futur"}, ConfigError, "one of future, final, episode, got 'futur' .did you mean"),
         ({"spaces": Spaces(POINT, Discrete(2))}, SpaceError, "Dict with goals 'desired_goal' and 'achi"),
         ({"goal": "wanted", "spaces": SPACES}, SpaceError, "goals 'wanted' and 'achieved_goal' of one shape"),
-        ({"reward": lambda *goals: goals[0][..., 0]}, DataError, r"told .* stored is -1\.0 .*with 4 of 4 rows"),
+        ({"reward": lambda *goals: goals[0][..., 0]}, DataError, r"got reward .* stored is -1\.0 .*in 4 of 4 rows"),
     ],
 )
 def test_wrong_uses_are_refused(options: Any, error: type[Exception], message: str) -> None:

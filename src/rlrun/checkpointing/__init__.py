@@ -2,12 +2,11 @@
 
 A stored state is a folder that appears as a whole or not at all:
 
-    tensors.safetensors      tensors and arrays of all parts
-    tensors.1.safetensors    … of a large part that not every reader wants
-    state.json               part -> its state, with a marker in place of each tensor
-    manifest.json            size and sha256 of each file, and of itself
+    tensors.safetensors      tensors and arrays of all parts tensors.1.safetensors    … of a large part that only some
+    readers load state.json               part -> its state, with a marker in place of each tensor manifest.json
+    size and sha256 of each file, and of itself
 
-Rows of memories are next to such folders, in `segments/`, shared by those that hold the same rows.
+Rows of memories are next to such folders, in `segments/`, shared by states with the same rows.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: a command that reads manifests alone loads no torch."""
+    """Import on first use, so that commands which only read manifests do not load torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rlrun.checkpointing' has no attribute '{name}'")
     return getattr(importlib.import_module(f"rlrun.checkpointing.{_HOMES[name]}"), name)

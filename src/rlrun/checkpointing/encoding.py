@@ -1,4 +1,4 @@
-"""States as tensors by name and a tree that JSON can hold, back, and as a digest."""
+"""Encoding of states as named tensors and a JSON tree, decoding, and digests."""
 
 import hashlib
 import math
@@ -15,16 +15,16 @@ from rlrun.checkpointing.tensorfiles import bits, bytes_of
 from rlrun.core.clock import is_clock
 from rlrun.core.errors import RlrunError
 
-PACKED = 64  # numbers from which on truths are kept as bits
+PACKED = 64  # numbers from which on flags are packed as bits
 
 
 def split(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
-    """Take a state apart into tensors by name and a tree that JSON can hold.
+    """Split a state into tensors by name and a tree that JSON can hold.
 
-    Tensors come back on the CPU, owning their memory; a tensor that occurs twice is kept once.
+    The tensors are on the CPU and own their memory; a tensor that occurs twice is stored once.
 
     Raises:
-        RlrunError: it holds something else than tensors, arrays, numbers, text, and nests of these.
+        RlrunError: it holds other things than tensors, arrays, numbers, text, and nests of these.
     """
     taker = Taker(copy=True)
     tree = taker.take(state, prefix)
@@ -32,7 +32,7 @@ def split(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
 
 
 class HeldRows(NamedTuple):
-    """Rows that a state holds, and the name of the tensor that says which slots are in use."""
+    """Rows of a memory in a state, and the name of the tensor with flags of the slots in use."""
 
     rows: StoredRows
     part: str
@@ -41,10 +41,10 @@ class HeldRows(NamedTuple):
 
 @dataclass
 class Taker:
-    """Walks states; remembers the tensors and rows it has met.
+    """Encodes states, and collects their tensors and rows.
 
-    Without `copy`, a CPU tensor that owns its memory is shared.
-    Rows are noted where a list for them is given; otherwise they become tensors.
+    Without `copy`, a CPU tensor that owns its memory is shared. Rows are collected if there is a list for them;
+    otherwise they become tensors.
     """
 
     copy: bool
@@ -124,12 +124,12 @@ class Taker:
 
 
 def merge(tensors: Mapping[str, Tensor], tree: Any, rows: Sequence[Mapping[str, Any] | None] = ()) -> Any:
-    """Put together what `split` took apart.
+    """Return the state from the results of `split`.
 
     Args:
         tensors: by name.
-        tree: what JSON held.
-        rows: of memories: their columns by name.
+        tree: the JSON value.
+        rows: columns of each memory, by name.
 
     Raises:
         LookupError, RuntimeError, TypeError, ValueError: a marker in the tree has no value.
@@ -152,7 +152,7 @@ def merge(tensors: Mapping[str, Tensor], tree: Any, rows: Sequence[Mapping[str, 
         return {merge(tensors, key, rows): merge(tensors, part, rows) for key, part in content}
     if kind == "$rows":
         number, name = content
-        return rows[number][name]  # type: ignore[index]  # None of parts that nobody wants
+        return rows[number][name]  # type: ignore[index]  # unwanted parts have None
     return {key: merge(tensors, part, rows) for key, part in tree.items()}
 
 
@@ -174,13 +174,12 @@ def _tensor_of(kind: str, content: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def digest(state: Any) -> str:
-    """Return a hash of all that a state holds, what depends on the clock left out.
+    """Return a hash of a state, without entries that depend on the clock (`is_clock`).
 
-    That is what `is_clock` names. Rows of a memory count as the tensors that they are, in main memory or on disk.
-    The order of a mapping makes no difference.
+    Rows of a memory are hashed as tensors, in main memory or on disk. The order of a mapping is ignored.
 
     Raises:
-        RlrunError: it holds something else than a checkpoint can.
+        RlrunError: it holds things that a checkpoint cannot hold.
     """
     hash_ = hashlib.sha256()
     _take(hash_, state)
@@ -188,7 +187,7 @@ def digest(state: Any) -> str:
 
 
 def _take(hash_: Any, value: Any) -> None:
-    """Add a value to a hash, and all that it holds: each after its kind and size."""
+    """Add a value and its parts to a hash, each after its kind and size."""
     if value is None or type(value) in (bool, int, str, float):
         _put(hash_, type(value).__name__, repr(value).encode("utf-8", "surrogatepass"))
     elif isinstance(value, Tensor):

@@ -23,9 +23,9 @@ class CheckpointManifest:
 
     Attributes:
         parts: names of the parts.
-        files: name -> `size`, `sha256`, and `parts` where it does not concern all readers.
+        files: name -> `size`, `sha256`, and `parts` if only readers of these need the file.
         segments: name -> `size` and `sha256` of a file that other states share.
-        env_steps, updates, created, evaluation: when it was saved, as far as it says.
+        env_steps, updates, created, evaluation: of the moment of saving; None if unknown.
     """
 
     parts: list[str]
@@ -41,7 +41,7 @@ def read_manifest(directory: Path) -> CheckpointManifest:
     """Return the manifest of a stored state.
 
     Raises:
-        RunDirError: the manifest is missing, damaged, or of a format that this version does not know.
+        RunDirError: the manifest is missing, damaged, or of an unknown format.
     """
     path = directory / MANIFEST
     data = read_bytes(path)
@@ -67,7 +67,7 @@ def _sealed(text: bytes) -> bytes:
 
 
 def read_file(path: Path, entry: Mapping[str, Any]) -> bytes:
-    """Return what a file holds, compared with its size and hash.
+    """Return the content of a file, after comparing its size and hash.
 
     Raises:
         RunDirError: it cannot be read, or is damaged.
@@ -81,5 +81,5 @@ def read_file(path: Path, entry: Mapping[str, Any]) -> bytes:
 
 
 def hash_of(data: bytes) -> str:
-    """Return the hash by which files are known."""
+    """Return the hash of a file's content."""
     return hashlib.sha256(data).hexdigest()

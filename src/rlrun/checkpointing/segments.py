@@ -1,14 +1,14 @@
-"""Rows of memories on their way to disk and back: segments, files that never change and that checkpoints share.
+"""Segments: immutable files with rows of memories, shared by checkpoints.
 
-Each checkpoint adds one segment with the rows that changed. What a table holds is a chain of them: of a slot that
-is in several the last one counts. A segment without a row that counts leaves the chain; when the chain becomes
-long, or more of it is dead than alive, some segments are merged into the one that is written.
+Each checkpoint adds one segment with the changed rows. A table's content is a chain of segments: for a slot in several
+of them the last one counts. A segment without a row that counts leaves the chain. When the chain becomes long, or has
+more dead than live rows, some segments are merged into the new one.
 
     slots               [n] ascending
     rows/<column>       [n, …]
 
-The name of a segment is the hash of its bytes. A state holds rows as columns. A column stands for a tensor [n, …], the
-rows of all slots in use. It is read into main memory as a whole only on request.
+The name of a segment is the hash of its bytes. A state holds rows as columns. A column stands for a tensor [n, …] of
+the rows of all slots in use. It is read into main memory as a whole only on request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rlrun.core.files import sync_directory
 from rlrun.core.typing import Array
 
 LONGEST = 64  # segments of a chain
-PIECE = 1 << 24  # bytes that are gathered at a time
+PIECE = 1 << 24  # bytes gathered at a time
 SLOTS = ""  # the column of the slots' numbers
 
 Kinds = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
@@ -44,9 +44,9 @@ class StoredRows:
     """The rows of a table at some moment.
 
     Args:
-        used: [size] whether a slot holds a row.
+        used: [size] flags of the slots with a row.
         kinds: dtype and shape of a row, by column.
-        sources: of later ones the rows count.
+        sources: of the rows; later ones override earlier ones.
         home: the folder of segments.
     """
 
@@ -84,18 +84,18 @@ class Live:
         return block.take(slots, axis=0)
 
     def copy(self) -> None:
-        """Copy the rows, so that later changes of the blocks do not matter."""
+        """Copy the rows, so that the blocks may change."""
         self.blocks = {name: np.array(self.read(name, 0, len(self.slots))) for name in self.blocks}
         self._copied = True
 
 
 class Changes(StoredRows):
-    """The rows of a table as a checkpoint takes them: those that changed since the one before.
+    """The rows of a table for a checkpoint: those that changed since the last one, and the segments of all others.
 
     Args:
-        used: [size] whether a slot holds a row.
-        live: the rows that changed.
-        chain: the segments that have all others; they are brought up to date when this is written.
+        used: [size] flags of the slots with a row.
+        live: the changed rows.
+        chain: the segments with all other rows; writing updates it.
     """
 
     def __init__(self, used: Array, live: Live, chain: SegmentChain) -> None:
@@ -125,7 +125,7 @@ class SegmentLink(NamedTuple):
 
 
 class SegmentChain:
-    """The segments that together hold the rows of a table, oldest first, and which of them holds each slot's row.
+    """The segments with the rows of a table, oldest first, and the segment of each slot.
 
     Args:
         home: the folder of the segments.
@@ -137,13 +137,13 @@ class SegmentChain:
         self.owner: Array = np.full(size, -1, np.int32)  # number of a link
         self.links: list[SegmentLink] = []
         self.next = 0
-        self.pending = False  # what changed was taken, and is not known to be on disk
+        self.pending = False  # True while changed rows may not be on disk yet
 
     def __len__(self) -> int:
         return len(self.links)
 
     def fits(self, home: Path, size: int) -> bool:
-        """Return True if this chain holds all rows that did not change."""
+        """Return True if this chain holds all unchanged rows."""
         return not self.pending and self.home == home and len(self.owner) == size
 
     def add(self, name: str, size: int, slots: Array) -> None:
@@ -154,7 +154,7 @@ class SegmentChain:
 
 
 class StoredColumn:
-    """A tensor [n, …] of which no more than a piece is in main memory."""
+    """A tensor [n, …] that is read piece by piece."""
 
     def __init__(self, rows: StoredRows, name: str) -> None:
         self.rows = rows
@@ -168,7 +168,7 @@ class StoredColumn:
         """Yield the rows, in the order of their slots.
 
         Raises:
-            RlrunError: they are on their way to disk, and only those that changed are at hand.
+            RlrunError: the rows are a checkpoint's changes, which can only be written.
         """
         if isinstance(self.rows, Changes):
             raise RlrunError(
@@ -215,12 +215,12 @@ def gather(
 
 
 def home_of(checkpoints: Path) -> Path:
-    """Return the folder of the segments of a folder of checkpoints, by its one true name."""
+    """Return the folder of the segments of a folder of checkpoints, as its real path."""
     return Path(os.path.realpath(checkpoints)) / "segments"
 
 
 class Segment:
-    """A segment on disk, compared with its hash; it can be read even after it was deleted.
+    """A segment on disk, verified by its hash; it can be read even after it was deleted.
 
     Args:
         path: the file.
@@ -246,11 +246,11 @@ class Segment:
         return self._file.read(f"rows/{name}", begin, end).view(kind).reshape(end - begin, *shape)
 
 
-RowSource = Live | Segment  # some rows: those of `slots`, which ascend; `read` returns those of some of them
+RowSource = Live | Segment  # rows of ascending `slots`; `read` returns a range of them
 
 
 def _described(count: int, kind: np.dtype, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Return a column's entry in the header: bytes, if the format lacks its dtype."""
+    """Return dtype and shape of a column in the header: bytes, if the format lacks its dtype."""
     with contextlib.suppress(TypeError):
         code = CODES.get(torch.from_numpy(np.empty(0, kind)).dtype)
         if code is not None:
@@ -259,11 +259,11 @@ def _described(count: int, kind: np.dtype, shape: tuple[int, ...]) -> tuple[str,
 
 
 def write(rows: StoredRows, home: Path) -> SegmentChain:
-    """Bring rows to disk, those that are not there yet, and return the chain that has all of them now.
+    """Write the rows that are not on disk yet; return the chain with all rows.
 
     Raises:
         OSError: the disk does not take them.
-        RunDirError: a segment of before is gone or damaged; from now on all rows count as changed.
+        RunDirError: an earlier segment is gone or damaged; from now on all rows count as changed.
     """
     if isinstance(rows, Changes):
         chain, fresh = rows.chain, rows.live.slots
@@ -283,7 +283,7 @@ def write(rows: StoredRows, home: Path) -> SegmentChain:
         path = chain.home / link.name
         if not path.is_file() or path.stat().st_size != link.size:
             raise RunDirError(f"{path} is damaged: it is gone, or has another size than when it was written")
-    merged = _worn(links, alive)
+    merged = _to_merge(links, alive)
     if merged:
         taken = np.zeros(number + 1, np.bool_)
         taken[[*(link.number for link in merged), number]] = True
@@ -297,8 +297,8 @@ def write(rows: StoredRows, home: Path) -> SegmentChain:
     return chain
 
 
-def _worn(links: Sequence[SegmentLink], alive: Array) -> list[SegmentLink]:
-    """Return which segments are to be merged, oldest first."""
+def _to_merge(links: Sequence[SegmentLink], alive: Array) -> list[SegmentLink]:
+    """Return the segments to merge, oldest first; alive: rows that count, by number of the segment."""
     merged: set[int] = set()
     if len(links) >= LONGEST:
         smallest = sorted(links, key=lambda link: int(alive[link.number]))
@@ -348,7 +348,7 @@ def chain_of(rows: StoredRows) -> SegmentChain:
 def open_rows(
     directory: Path, note: CheckpointManifest, rows: Any, tensors: Mapping[str, Tensor], wanted: Iterable[str]
 ) -> list[dict[str, StoredColumn] | None]:
-    """Open the rows of memories; those of parts that are not wanted are None.
+    """Open the rows of memories; unwanted parts have None.
 
     Raises:
         RunDirError: a segment is missing or damaged.

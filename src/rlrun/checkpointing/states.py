@@ -30,15 +30,15 @@ from rlrun.core.errors import RlrunError, RunDirError, did_you_mean
 from rlrun.core.files import parse_json, reason, sync_directory, write_bytes
 from rlrun.core.machine import main_memory
 
-COPIED = 4  # rows that change between two states may take so small a part of main memory
+COPIED = 4  # changed rows are copied if they take at most 1 / COPIED of main memory
 
 
 @dataclass
 class Snapshot:
-    """States taken apart, ready to be written.
+    """Encoded states, ready to be written.
 
     Attributes:
-        copied: nothing in it changes any more, whatever happens to the parts.
+        copied: it shares no memory with the parts, so that they may change.
     """
 
     copied: bool
@@ -55,14 +55,14 @@ def snapshot(
     apart: Iterable[str] = (),
     copy: bool = True,
 ) -> Snapshot:
-    """Take the states of named parts apart, for `write`.
+    """Encode the states of named parts, for `write`.
 
     Args:
-        states: part -> what its `state_dict` returned, or the `checkpoint` of a memory.
-        about: noted in the manifest.
-        apart: parts whose tensors get a file of their own, which only those read who want the part.
-        copy: so that training can go on while they are written; otherwise they share memory with the parts. Rows
-            that would take a quarter of main memory are not copied all the same: see `Snapshot.copied`.
+        states: part -> result of its `state_dict`, or of the `checkpoint` of a memory.
+        about: entries of the manifest.
+        apart: parts whose tensors get a file of their own, which readers of other parts skip.
+        copy: so that training can continue during the write; otherwise they share memory with the parts. Rows that
+            would take more than a quarter of main memory are still not copied: see `Snapshot.copied`.
 
     Raises:
         RlrunError: a state cannot be stored.
@@ -78,7 +78,7 @@ def snapshot(
             result.tree[part] = taker.take(states[part], part)
         result.files[name] = (parts, {key: tensorfiles.item(tensor) for key, tensor in taker.tensors.items()})
     changed = [memory.rows for memory in result.rows if isinstance(memory.rows, Changes)]
-    if copy and COPIED * sum(rows.nbytes for rows in changed) <= main_memory():  # which has room for them twice
+    if copy and COPIED * sum(rows.nbytes for rows in changed) <= main_memory():  # there is room for a copy
         for rows in changed:
             rows.live.copy()
         result.copied = True
@@ -90,15 +90,15 @@ def write(directory: Path, taken: Snapshot) -> None:
 
     Args:
         directory: replaced if it exists; rows of memories go to `segments/` next to it.
-        taken: what `snapshot` returned.
+        taken: result of `snapshot`.
 
     Raises:
-        RlrunError: the disk does not take it; what was there before stays.
-        RunDirError: a segment that earlier states share is gone or damaged.
+        RlrunError: the disk does not take it; an earlier state stays.
+        RunDirError: a segment shared with earlier states is gone or damaged.
     """
     temporary, home = directory.with_name(f".{directory.name}.{os.getpid()}.tmp"), home_of(directory.parent)
-    rows: list[dict[str, Any]] = []  # how to find those of each memory
-    entries: dict[str, Any] = {}  # of the segments for the manifest
+    rows: list[dict[str, Any]] = []  # the segments and columns of each memory
+    entries: dict[str, Any] = {}  # manifest entries of the segments
     try:
         for memory in taken.rows:
             links = segments.write(memory.rows, home).links
@@ -154,7 +154,7 @@ def load(directory: Path, parts: Iterable[str] | None = None) -> dict[str, Any]:
 
 
 def verify(directory: Path) -> list[str]:
-    """Return what is wrong with a stored state, a message for each file that is missing or damaged.
+    """Return a message for each missing or damaged file of a stored state.
 
     Every byte is read, also of the segments that it shares with others.
     """
@@ -182,7 +182,7 @@ def verify(directory: Path) -> list[str]:
 
 
 def remove(directory: Path) -> None:
-    """Delete a stored state; interrupted at any instant, no half of it stays under its name."""
+    """Delete a stored state; if interrupted, its name has the whole state or none."""
     hidden = directory.with_name(f".{directory.name}.{os.getpid()}.old")
     shutil.rmtree(hidden, ignore_errors=True)
     os.rename(directory, hidden)
@@ -190,7 +190,7 @@ def remove(directory: Path) -> None:
 
 
 def sweep(directory: Path) -> None:
-    """Delete what a killed process left half written or half deleted in a folder of stored states."""
+    """Delete incomplete states of killed processes in a folder of stored states, and unneeded segments."""
     for entry in directory.glob(".*"):
         if entry.is_dir() and entry.suffix in (".tmp", ".old"):
             shutil.rmtree(entry, ignore_errors=True)
@@ -202,12 +202,12 @@ def sweep(directory: Path) -> None:
 def collect(directory: Path) -> None:
     """Delete the segments that no stored state in a folder needs.
 
-    Where a manifest cannot be read, nothing is deleted: its state may need any of them.
+    If a manifest cannot be read, nothing is deleted, as its state may need any segment.
     """
     home, needed = home_of(directory), set[str]()
     if not home.is_dir():
         return
-    for entry in directory.iterdir():  # also copies under other names, and what is being deleted
+    for entry in directory.iterdir():  # includes copies under other names, and states being deleted
         if not (entry / MANIFEST).exists() and not (entry / STATE).exists():
             continue
         try:
@@ -221,5 +221,5 @@ def collect(directory: Path) -> None:
 
 
 def _delete(path: Path) -> None:
-    with contextlib.suppress(OSError):  # what cannot be deleted does no harm
+    with contextlib.suppress(OSError):  # leftovers do no harm
         path.unlink()

@@ -47,7 +47,7 @@ CODES = {dtype: code for code, dtype in TORCH.items()}
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor on its way to disk: what the header says of it, and where its bytes come from."""
+    """A tensor to write: its entry in the header, and the source of its bytes."""
 
     code: str
     shape: tuple[int, ...]
@@ -59,7 +59,7 @@ class StoredTensor:
 
 
 def item(tensor: Tensor) -> StoredTensor:
-    """Return a contiguous tensor on the CPU as something to write; it shares its memory."""
+    """Return a contiguous tensor on the CPU as a `StoredTensor` that shares its memory."""
     raw = bytes_of(tensor)
     return StoredTensor(CODES[tensor.dtype], tuple(tensor.shape), lambda: (raw,))
 
@@ -73,7 +73,7 @@ def bytes_of(content: Tensor | Array) -> Array:
 
 
 def bits(raw: Array, count: int) -> Array:
-    """Return truths that were packed eight to a byte."""
+    """Return flags that were packed eight to a byte."""
     return np.unpackbits(raw, count=count).view(np.bool_)
 
 
@@ -97,7 +97,7 @@ def write(path: Path, items: Mapping[str, StoredTensor]) -> dict[str, Any]:
         first = np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
         for piece in chain((first,), *(entry.pieces() for _, entry in ordered)):
             data = bytes_of(piece).data
-            for begin in range(0, len(data), CHUNK):  # some megabytes at a time: other threads run meanwhile
+            for begin in range(0, len(data), CHUNK):  # in chunks, so that other threads can run
                 part = data[begin : begin + CHUNK]
                 digest.update(part)
                 write_all(handle, part)
@@ -115,7 +115,7 @@ class TensorFile:
         entry: its size and hash.
 
     Raises:
-        RunDirError: it cannot be read, has another size, or its header is none.
+        RunDirError: it cannot be read, has another size, or its header is invalid.
     """
 
     def __init__(self, path: Path, entry: Mapping[str, Any]) -> None:
@@ -147,7 +147,7 @@ class TensorFile:
             raise RunDirError(f"{self.path} is damaged: {_line(error)}") from error
 
     def _take(self, into: Array, place: int, *, hashed: bool = True) -> Array:
-        """Fill an array with bytes of the file, and hash them, if they are the next ones."""
+        """Fill an array with bytes of the file; add them to the hash unless `hashed` is False."""
         rest = into.data
         try:
             self._file.seek(place)
@@ -178,7 +178,7 @@ class TensorFile:
             raise RunDirError(f"{self.path} is damaged: its content does not match its hash")
 
     def load(self) -> dict[str, Tensor]:
-        """Return all tensors, compared with the hash.
+        """Return all tensors, after comparing the hash.
 
         Raises:
             RunDirError: they do not match it.
@@ -203,5 +203,5 @@ class TensorFile:
 
 
 def _line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its kind."""
+    """Return the first line of an error's message, or its type."""
     return (str(error).splitlines() or [type(error).__name__])[0] if not isinstance(error, KeyError) else f"no {error}"

@@ -77,19 +77,19 @@ class Agent(Protocol):
         return None
 
     def after(self, observation: Tree, state: Tree) -> Tree:
-        """Return the recurrent state after observations [N, …] from that before them, whatever action is taken."""
+        """Return the recurrent state after observations [N, …], from the one before; it does not depend on actions."""
         return state
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
         """Return the random agent for warm-up: a `RandomAgent`, or a subclass.
 
-        It is called with observations [N, …], so it can draw only actions that these allow.
+        It gets observations [N, …], so that it can draw only actions that these allow.
         """
         return RandomAgent(space, seed=seed)
 
 
 def to_tensors(tree: Tree, device: torch.device | str = "cpu") -> Tree:
-    """Turn a tree of arrays into tensors; on the CPU they share memory with the arrays."""
+    """Return a tree of arrays as tensors; on the CPU they share memory with the arrays."""
     if isinstance(tree, dict):
         return {name: to_tensors(part, device) for name, part in tree.items()}
     tensor = torch.from_numpy(tree)
@@ -97,7 +97,7 @@ def to_tensors(tree: Tree, device: torch.device | str = "cpu") -> Tree:
 
 
 def to_arrays(tree: Tree) -> Tree:
-    """Turn a tree of tensors into arrays on the CPU."""
+    """Return a tree of tensors as arrays on the CPU."""
     if isinstance(tree, dict):
         return {name: to_arrays(part) for name, part in tree.items()}
     return tree.numpy() if tree.is_cpu else tree.cpu().numpy()
@@ -106,7 +106,7 @@ def to_arrays(tree: Tree) -> Tree:
 def chain(preprocess: Preprocess | Mapping[str, Preprocess] | None) -> tuple[Preprocess, ...]:
     """Return the functions that are applied to a policy's observations, in order, without None entries.
 
-    For an adaptor of the memory this is its `preprocess`; its `tier` gives the order, as in memory.
+    An adaptor of the memory is replaced by its `preprocess`; its `tier` decides the order, as in memory.
     """
     functions = preprocess.values() if isinstance(preprocess, Mapping) else (preprocess,)
     ordered = sorted((fn for fn in functions if fn is not None), key=lambda fn: getattr(fn, "tier", VALUES))
@@ -127,7 +127,7 @@ def initial_state(agent: Agent, count: int) -> Tree | None:
 
 
 def alone(agent: Any) -> Any:
-    """Return the agent that an export has: of one that searches its policy without the search."""
+    """Return the agent to export: of an agent that searches, its policy without the search."""
     return getattr(agent, "exported", agent)
 
 
@@ -137,7 +137,7 @@ def restarted(state: Tree, initial: Tree, envs: Array) -> Tree:
 
 
 def state_after(agent: Any, observation: Tree, state: Tree, response: Response) -> Tree:
-    """Return the recurrent state [N, …] after a response; `agent.after` gives what random actions leave out of it."""
+    """Return the recurrent state [N, …] after a response; `agent.after` computes it for random actions."""
     after = response.get("state")
     if after is None or (isinstance(after, dict) and len(after) < len(state)):
         state = {**state, **after} if after else state
@@ -148,11 +148,11 @@ def state_after(agent: Any, observation: Tree, state: Tree, response: Response) 
 
 
 class PolicyAgent(Agent):
-    """Act by a policy's own distribution; keep its state, if the policy is recurrent (`state_size`).
+    """Acts by a policy's own distribution, recurrent policies (`state_size`) included.
 
     Args:
         policy: the network.
-        critics: that learn with it; the agent of a recurrent policy keeps their state, too.
+        critics: trained with it; the agent of a recurrent policy keeps their state, too.
         device: of the policy.
         preprocess: functions of observations that the memory applies, too: one, or several by name.
         log_prob: add the log probability of actions to responses.
@@ -197,12 +197,12 @@ class PolicyAgent(Agent):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """Those of a policy that has a mapping of them."""
+        """Metrics of the policy, if it has a mapping of them."""
         metrics = getattr(self.policy, "metrics", None)
         return metrics if isinstance(metrics, Mapping) else {}
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
-        """Return an action and the state after it, all trees of tensors; this is exported."""
+        """Return an action and the state after it, all trees of tensors; exports contain this method."""
         if not self.recurrent:
             return self._act(observation, explore), None
         return self._act(observation, state, explore)  # type: ignore[no-any-return]
@@ -243,9 +243,9 @@ class PolicyAgent(Agent):
 
 
 class RandomAgent(Agent):
-    """Act uniformly at random over the action space; unbounded parts get standard normal actions.
+    """Acts uniformly at random over the action space; unbounded parts get standard normal actions.
 
-    Choices that an observation's action mask does not allow are not drawn.
+    Only choices that the observation's action mask allows are drawn.
     """
 
     outputs: tuple[str, ...] = ("action",)
@@ -263,7 +263,7 @@ class RandomAgent(Agent):
         return {"action": self._draw(self.space, count, None)}
 
     def _allowed(self, action_mask: Array) -> Response:
-        """Draw actions of which the choices are allowed by flags [N, …]; where none is, all are."""
+        """Draw actions with choices that flags [N, …] allow; all choices if a decision has none."""
         flags = action_mask.reshape(len(action_mask), -1) != 0
         sizes = [n for _, leaf in leaves(self.space) if not isinstance(leaf, Box) for n in leaf.choices]
         return {
@@ -310,7 +310,7 @@ def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
         part: Any
         observation = empty(spaces.observation, 2)
         policy, values = getattr(agent, "policy", None), getattr(agent, "values", None)
-        called = getattr(type(policy), "forward", None) not in (None, nn.Module.forward)  # policies only act
+        called = getattr(type(policy), "forward", None) not in (None, nn.Module.forward)  # some policies only act
         codec = getattr(policy, "codec", None) if called else None
         if values and codec and (shape := list(values(observation).shape))[-1] != codec.width:
             wanted = f"wanted {[*shape[:-1], codec.width]}, one for each choice of {describe(spaces.action)}"
@@ -339,7 +339,7 @@ def where(condition: Any, chosen: Tree, default: Tree) -> Tree:
 
 
 class EpsilonGreedy(PolicyAgent):
-    """Take a random action of `at_random` with probability epsilon, else the policy's best.
+    """Takes a random action of `at_random` with probability epsilon, else the policy's best.
 
     Args:
         policy: the network.
@@ -377,7 +377,7 @@ class EpsilonGreedy(PolicyAgent):
         exploring = self.uniform.rng.random(envs) < epsilon
         if exploring.all() and not self.recurrent:
             return self.uniform(observation)
-        # random ones first: networks may draw, too
+        # random actions are drawn before the network's call, as networks may draw, too
         random = self.uniform(observation)["action"] if exploring.any() else None
         response = super().__call__(observation, state, explore=False)
         return response if random is None else response | {"action": where(exploring, random, response["action"])}
@@ -390,7 +390,7 @@ class EpsilonGreedy(PolicyAgent):
         return policy(with_state(inputs, policy.initial_state(row_count(inputs))) if self.recurrent else inputs)
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
-        """Return an action and the state after it, all trees of tensors; this is exported.
+        """Return an action and the state after it, all trees of tensors; exports contain this method.
 
         With `explore`, Gumbel noise chooses between both actions and draws the random one, with equal probabilities.
         """

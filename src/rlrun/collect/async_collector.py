@@ -1,4 +1,4 @@
-"""A collector whose environment is stepped in parallel to learning."""
+"""A collector that steps its environment in parallel to learning."""
 
 import copy
 import logging
@@ -28,11 +28,11 @@ _messages = logging.getLogger("rlrun")
 
 
 class ThreadWorker:
-    """What a `Worker` is, in a thread of this process."""
+    """A worker like `Worker`, in a thread of this process."""
 
     def __init__(self, recipe: UnrollRecipe) -> None:
         self.messages, self._jobs = Inbox(), Inbox()
-        # An environment may load a policy, which waits for no run but another one.
+        # The context of this thread, as an environment may load a policy from another run.
         run = partial(copy_context().run, self._run, recipe)
         self._thread = threading.Thread(target=run, name="unroll", daemon=True)
         self._thread.start()
@@ -61,11 +61,11 @@ class ThreadWorker:
 class AsyncCollector(Collector):
     """A collector whose worker steps the environment up to `queue` steps ahead of learning.
 
-    It is used like any collector: `collect` returns as soon as enough steps are stored. The worker acts by a copy of
-    the agent that is replaced every `refresh` updates. So a policy may be `refresh` updates and `queue` steps old.
-    A rollout therefore stores the log_prob of the acting policy. Steps count when they are stored.
+    `collect` returns as soon as enough steps are stored. The worker acts by a copy of the agent that is replaced every
+    `refresh` updates. So a policy may be `refresh` updates and `queue` steps old, and a rollout stores the log_prob of
+    the acting policy. Steps count when they are stored.
 
-    A resumed run begins new episodes, as the state of the worker is not known. Steps in the queue are made again.
+    A resumed run begins new episodes, as the state of the worker is unknown. Steps in the queue are made again.
 
     Args:
         kind: of worker, thread or process.
@@ -77,7 +77,7 @@ class AsyncCollector(Collector):
 
     Raises:
         ConfigError: a setting is wrong, or the agent or the environment cannot be sent to the worker.
-        WorkerError: the worker died or failed, by `collect` and `take`; all its earlier steps are stored.
+        WorkerError: in `collect` and `take`, if the worker died or failed; all its earlier steps are stored.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class AsyncCollector(Collector):
         self.worker: Worker | ThreadWorker | None = None
         self._allowed: Go | None = None  # the worker's newest job of stepping
         self._update = 0
-        self._acted = 0  # update that the newest stored action was chosen after
+        self._acted = 0  # update after which the newest stored action was chosen
         self._following: Tree = None  # next observations after the newest step, where an episode ended
 
     def begin_training(
@@ -156,7 +156,7 @@ class AsyncCollector(Collector):
             goals=None if self.goal_generator is None else self.goal_generator.probabilities(),
         )
         self.env.wrappers_elsewhere = wrappers
-        self.executed = None  # the worker has replaced the actions of its steps
+        self.executed = None  # the worker replaces actions itself
         self._allowed = None
         try:
             self.worker = ThreadWorker(recipe) if self.kind == "thread" else Worker(unroll, recipe)
@@ -196,7 +196,7 @@ class AsyncCollector(Collector):
         return self.steps - before
 
     def take(self) -> int:
-        """Store the steps that are ready, up to `max_unroll`, without waiting; return how many."""
+        """Store the steps that are ready, up to `max_unroll`, without waiting; return their number."""
         if self._signals.requested is not None:
             self._signals.check()
         before, rows = self.steps, self._working().messages
@@ -236,7 +236,7 @@ class AsyncCollector(Collector):
         while (message := worker.messages.receive(POLL)) is None:
             self._signals.check()
             if worker.messages.closed or not worker.alive():
-                if (message := worker.messages.receive(GRACE)) is not None:  # its last messages may be late
+                if (message := worker.messages.receive(GRACE)) is not None:  # its last messages may come late
                     return message
                 raise WorkerError(f"collector: its {self.kind} is gone: {worker.cause()}")
         return message

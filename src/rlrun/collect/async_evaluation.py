@@ -21,18 +21,18 @@ class EvaluationRecipe(NamedTuple):
     make: Callable[[], Env]
     epsilon: float
     options: dict[str, Any]  # of `evaluate`
-    process: tuple[int, str]  # threads and precision, so that numbers are those of this process
+    process: tuple[int, str]  # threads and precision, so that results equal those of this process
 
 
 class EvaluationJob(NamedTuple):
-    """Evaluate this agent; its observations are those of wrappers with these states."""
+    """Job: evaluate this agent, with these states of wrappers."""
 
     agent: bytes
     wrappers: States
 
 
 def evaluate_jobs(recipe: EvaluationRecipe, jobs: Inbox, give: Give) -> None:
-    """Build the environment, and give an `Evaluation` for each job; a failure is a message."""
+    """Build the environment, and send an `Evaluation` for each job; a failure is a message, too."""
     env: Env | None = None
     try:
         with failures(give):

@@ -29,7 +29,7 @@ IDLE = 10_000  # rounds without any agent after which an environment counts as e
 
 
 class AgentProxy:
-    """Make one agent act for all ids at once.
+    """Lets one agent act for all ids at once.
 
     Args:
         agent: called with observations [n, …].
@@ -72,10 +72,10 @@ def rounds(env: EnvById, agent: Agent, *, seed: int, explore: bool) -> Iterator[
 
 
 def stacked(space: Space, trees: list[Tree], place: str = "observation") -> Tree:
-    """Return the observations of several ids as one tree [n, …] of the space's own types.
+    """Return the observations of several ids as one tree [n, …] of the space's types.
 
     Raises:
-        SpaceError: a part is missing, or has another shape than the space.
+        SpaceError: a part is missing, or its shape differs from the space's.
     """
     if isinstance(space, Composite):
         for name in space.parts:
@@ -95,10 +95,10 @@ def stacked(space: Space, trees: list[Tree], place: str = "observation") -> Tree
 
 
 class ByIdCollector(Budgeted):
-    """Step an environment whose agents have ids, and store the episode of each.
+    """Steps an environment whose agents have ids, and stores the episode of each.
 
-    Replaces `Collector`: provides `step`, where each response of an agent counts as one. In a resumed run an
-    environment without a state of its own is reset; `approximate` says so.
+    It replaces `Collector`, and provides `step`, in which each response of an agent counts. In a resumed run an
+    environment without a state of its own is reset, and `approximate` has the reason.
 
     Args:
         env: the environment.
@@ -230,7 +230,7 @@ class ByIdCollector(Budgeted):
 
 
 def packed(entry: DictObservation) -> dict[str, Any]:
-    """Return an observation as what a checkpoint holds."""
+    """Return an observation as plain values for a checkpoint."""
     metadata = None if entry.metadata is None else vars(entry.metadata)
     return {**vars(entry), "episode_state": entry.episode_state.value, "metadata": metadata}
 
@@ -239,7 +239,7 @@ def unpacked(state: Mapping[str, Any]) -> DictObservation:
     """Return the observation that `packed` described."""
     about = state["metadata"]
     saved_numbers(state["rewards"].values())
-    map_tree(np.isfinite, state["array_data"])  # which text has not
+    map_tree(np.isfinite, state["array_data"])  # raises a TypeError for text
     metadata = None if about is None else MetaData(**about)
     changed = {"episode_state": EpisodeState(state["episode_state"]), "metadata": metadata}
     return DictObservation(**{**state, **changed})

@@ -1,4 +1,4 @@
-"""Collect transitions from an environment into memory."""
+"""The collector: it steps an environment with an agent, and stores transitions in memory."""
 
 import logging
 import math
@@ -31,7 +31,7 @@ TAGS = ("episode_return", "episode_length", "interrupted")  # tags of an episode
 
 
 class NoSignals:
-    """Replaces `Interrupt` in a run without one."""
+    """Stands in for `Interrupt` in a run without one."""
 
     requested: str | None = None  # name of a signal that came
 
@@ -39,7 +39,7 @@ class NoSignals:
         """Raise if a signal came; with several ranks only `meet` raises."""
 
     def meet(self) -> None:
-        """Raise in all ranks if a signal came to one; all of them call it."""
+        """Raise in all ranks if a signal came to one; all ranks call it."""
 
 
 class Budgeted(Callback, ABC):
@@ -78,10 +78,10 @@ class Budgeted(Callback, ABC):
 
     @abstractmethod
     def collect(self, steps: int, random: bool = False) -> int:
-        """Make so many steps, rounded up to whole rounds; return how many were made."""
+        """Make `steps` steps, rounded up to whole rounds; return the number made."""
 
     def fill(self, steps: int, random: bool = False) -> int:
-        """Call `collect`, with no more steps than the budget leaves; return how many steps were made.
+        """Call `collect` with at most the steps that the budget leaves; return the number made.
 
         Raises:
             Stop: the budget is used up, or a signal came.
@@ -90,33 +90,33 @@ class Budgeted(Callback, ABC):
 
 
 class Collector(Budgeted):
-    """Step all envs of an environment with an agent, and store transitions.
+    """Steps all envs of an environment with an agent, and stores transitions.
 
-    Provides `step`, the number of environment steps of all envs together. It counts all ranks, which step at the
-    same pace. A resumed run continues the open episodes. Where an env cannot, it begins a new episode, and the open
-    one ends in memory at its last step, not truncated. `approximate` names such envs; it is None if all of them
+    It provides `step`, the number of environment steps of all envs together. It counts all ranks, which step at the
+    same pace. A resumed run continues the open episodes. An env that cannot do so begins a new episode, and the open
+    one ends in memory at its last step, without being truncated. `approximate` names such envs; it is None if all
     continued.
 
-    For a recurrent agent it keeps the state of each env. A memory with a column `state` gets the state before acting;
-    of a state that is a dict with an entry `recurrent` it gets that.
-    After an end, and after a row that is not a step, an env has the state of an episode that begins.
+    For a recurrent agent it keeps the state of each env. A memory with a column `state` gets the state before acting,
+    or its entry `recurrent` if it is a dict. After an end, and after a row that is not a step, an env has the initial
+    state.
 
     Args:
         env: the environments.
         agent: chooses actions.
         table: stores rows.
-        seed: of all environments of the run; each episode gets one made of it, of the env's and of its own number.
+        seed: of all environments of the run; an episode's seed is made of it, and the numbers of env and episode.
         first_env: number of the first env in the run.
         warm_up_seed: of the uniformly random actions before learning starts.
         window: number of the newest episodes in the logged mean return and length.
-        executed_action: name in infos of the action that the environment really executed, in its own numbers; where a
-            step has it, it is stored in place of the agent's.
-        goal_generator: learns from complete episodes which goals later ones get.
+        executed_action: name in infos of the action that the environment executed, in its own units; if a step has it,
+            it is stored in place of the agent's.
+        goal_generator: learns the probabilities of later goals from complete episodes.
 
     Raises:
-        ConfigError: the memory is of another number of envs; or `executed_action` with one that stores more of the
-            agent's action, such as its log_prob.
-        DataError: a NaN or infinite reward, observation or action came; nothing of that step is stored.
+        ConfigError: the memory is of another number of envs; or `executed_action` comes with a memory that stores more
+            of the agent's action, such as its log_prob.
+        DataError: a NaN or infinite reward, observation or action came; that step is not stored.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Collector(Budgeted):
         self.env.record()
         if self.observation is None:
             for table in (self.table, *(second.table for second in self._seconds)):
-                forget_returns(table, np.arange(self.env.num_envs))  # a fork has those of other episodes
+                forget_returns(table, np.arange(self.env.num_envs))  # a fork's are of other episodes
             self._weigh_goals()
             self.observation, self.state = self.env.reset(self.seeds.every()), self._initial
         else:
@@ -203,11 +203,11 @@ class Collector(Budgeted):
 
     @property
     def _round(self) -> int:
-        """Environment steps of one round, in which every env of all ranks makes one."""
+        """Number of environment steps in a round: one for every env of all ranks."""
         return self.env.num_envs * distributed.world_size()
 
     def _resume(self) -> Tree:
-        """Resume the open episodes; begin new ones in envs that cannot."""
+        """Resume the open episodes; begin new ones in envs that cannot resume."""
         resumed = self.env.resume_episodes(self._signals.check)
         self._weigh_goals()
         if resumed is None:
@@ -229,10 +229,10 @@ class Collector(Budgeted):
     def _break_off(self, envs: Array) -> None:
         """End the open episodes of envs [n] in memory."""
         cut_off, index = (getattr(self.table, name, None) for name in ("cut_off", "index"))
-        if cut_off is not None:  # a rollout cannot leave out episodes: for learning they are truncated
+        if cut_off is not None:  # a rollout keeps all steps, so these episodes are truncated
             forget_returns(self.table, cut_off(envs, take_rows(self.observation, envs)))
         elif index is not None:
-            stored_envs = envs[index.newest()[index.open[envs]] >= 0]  # whose open episode has rows in memory
+            stored_envs = envs[index.newest()[index.open[envs]] >= 0]  # those with rows of the open episode in memory
             if len(stored_envs):
                 self._close(stored_envs, self.observation, interrupted=np.ones(len(stored_envs), np.bool_))
             forget_returns(self.table, envs)
@@ -279,7 +279,7 @@ class Collector(Budgeted):
         return self.steps - before
 
     def _require_stored(self, random: bool) -> None:
-        """Refuse random actions where the memory stores more than actions.
+        """Refuse random actions if the memory stores more than actions.
 
         Raises:
             RequestError: naming the missing column.
@@ -348,7 +348,7 @@ class Collector(Budgeted):
             self.state = restarted(self.state, self._initial, ~step.valid)
         self.tally.add(step.reward, step.valid)
         episode_end = step.terminated | step.truncated
-        if np.count_nonzero(episode_end):  # a tenth of the time of any()
+        if np.count_nonzero(episode_end):  # takes a tenth of the time of any()
             envs = np.flatnonzero(episode_end)
             interrupted = (step.truncated & ~step.terminated)[envs]
             self._close(envs, step.observation, interrupted=interrupted)
@@ -368,7 +368,7 @@ class Collector(Budgeted):
             self.observation = step.observation
 
     def _weigh_goals(self) -> None:
-        """Pass the probabilities of goals on to the environment, for episodes that begin from now on."""
+        """Pass the probabilities of goals to the environment, for later episodes."""
         if self.goal_generator is not None:
             self.env.weigh_goals(self.goal_generator.probabilities())
 
@@ -376,7 +376,7 @@ class Collector(Budgeted):
         return restart_by_seeds(self.env, episode_end, self.seeds)
 
     def _close(self, envs: Array, observation: Tree, *, interrupted: Array) -> None:
-        """End the episodes of envs [n] in memory, with those tags that it asks for."""
+        """End the episodes of envs [n] in memory, with the tags that it stores."""
         last = take_rows(observation, envs)
         if not self._tagged:
             self.table.close(envs, last)
@@ -443,5 +443,5 @@ def require_finite(tree: Tree, name: str, step: int, source: str = "the environm
 
 
 def restart_by_seeds(env: Env, episode_end: Array, seeds: EpisodeSeeds) -> Tree:
-    """Begin the next episodes in some envs [N], by their seeds if the environment takes some."""
+    """Begin the next episodes in some envs [N], by their seeds if the environment accepts seeds."""
     return env.restart(episode_end, seeds.of(np.flatnonzero(episode_end)) if env.seed_episodes else None)

@@ -1,4 +1,4 @@
-"""Episodes of a frozen agent, on separate environments."""
+"""Evaluation: episodes of a frozen agent, on separate environments."""
 
 from __future__ import annotations
 
@@ -52,12 +52,11 @@ Watcher = Callable[[Moment], None]
 class Evaluation:
     """Results of episodes; episode i was started by `reset(seed=seeds[i])`.
 
-    Where rewards have several numbers, `totals` [episodes][R] has the sums of all of them, and `returns` those of the
-    first ones. `raw_returns` has them as the environment pays them, if a wrapper may change rewards. NormalizeReward
-    divides by what it learns, so with it `returns` are these, too. `endings` has `terminated`, `truncated` (by the
-    environment) or `cut` (by `max_steps`). `successes` has `is_success` of the last step's info, or None.
-    `sides` has its `side` in a game, if the environment reports one. `opponents` has the name of each episode's
-    opponent, where some were chosen.
+    If rewards have several numbers, `totals` [episodes][R] has the sums of all, and `returns` those of the first.
+    `raw_returns` are sums of the environment's own rewards, if a wrapper may change rewards; with NormalizeReward
+    `returns` equal them. `endings` has `terminated`, `truncated` (by the environment) or `cut` (by `max_steps`).
+    `successes` has `is_success` of the last step's info, or None. `sides` has its `side` in a game, if the environment
+    reports one. `opponents` has the name of each episode's opponent, if some were chosen.
     """
 
     returns: list[float]
@@ -89,9 +88,9 @@ class Evaluation:
         return mean_interval(self.returns)
 
     def scores(self) -> list[Score]:
-        """Return the results by opponent and side; empty where there is neither.
+        """Return the results by opponent and side; empty without both.
 
-        Opponents are in the order of their episodes. Each has a score of all sides, and then one of each side.
+        Opponents are in the order of their episodes. Each has a score over all sides, then one for each side.
         """
         if not self.sides and not self.opponents:
             return []
@@ -108,7 +107,7 @@ class Evaluation:
 
 
 class Score(NamedTuple):
-    """Returns against an opponent, or "" for the environment's own; of a side, or "" for all."""
+    """Returns against one opponent ("" = the environment's own), on one side ("" = all)."""
 
     opponent: str
     side: str
@@ -116,27 +115,27 @@ class Score(NamedTuple):
 
     @property
     def counts(self) -> list[int]:
-        """How many games were won, drawn and lost, by the sign of their returns."""
+        """Numbers of games won, drawn and lost, by the sign of their returns."""
         signs = np.sign(self.returns).tolist()
         return [signs.count(sign) for sign in (1.0, 0.0, -1.0)]
 
     @property
     def shares(self) -> dict[str, float]:
-        """The mean return, and the shares of games that were won, drawn and lost."""
+        """The mean return, and the shares of games won, drawn and lost."""
         shares = {name: count / len(self.returns) for name, count in zip(OUTCOMES, self.counts, strict=True)}
         return {"mean_return": float(np.mean(self.returns)), **shares}
 
 
 def stage(env: Env, episodes: int, num_envs: int | None = None) -> Env:
-    """Return separate envs for so many episodes; num_envs: that play in parallel."""
+    """Return separate envs for a number of episodes; num_envs: episodes in parallel."""
     return staged(env.copy, parallel(env, episodes, num_envs))
 
 
 def require_opponents(env: Env, opponents: Mapping[str, Any]) -> None:
-    """Refuse opponents that cannot play in an environment, and none where one player has both sides.
+    """Refuse opponents that cannot play in an environment, and an empty mapping if the agent plays both sides.
 
     Raises:
-        ConfigError: naming the first of them, or the key that is missing.
+        ConfigError: naming the first such opponent, or the missing key.
     """
     if not opponents and not getattr(env, "plays_both", False):
         return
@@ -154,7 +153,7 @@ def require_opponents(env: Env, opponents: Mapping[str, Any]) -> None:
 
 
 def parallel(env: Env, episodes: int, num_envs: int | None) -> int:
-    """Return how many envs play episodes at a time; num_envs: at most, None = `ENVS`."""
+    """Return the number of envs that play episodes at a time; num_envs: at most, None = `ENVS`."""
     return 1 if isinstance(env, EnvById) else min(episodes, ENVS if num_envs is None else num_envs)
 
 
@@ -180,25 +179,25 @@ def evaluate(
     abandon: Callable[[], None] | None = None,
     opponents: Mapping[str, Any] | None = None,
 ) -> Evaluation:
-    """Play exactly `episodes` episodes, each counted whichever ends first.
+    """Play exactly `episodes` episodes; their choice does not depend on which ends first.
 
-    Layers that remember across episodes, and offer it by `state_dict`, begin as in the first evaluation on these envs.
+    Layers with a `state_dict` begin with their states of the first evaluation on these envs.
 
     Args:
         env: separate from training; its envs play episodes in parallel.
         agent: chooses actions.
-        episodes: how many; episode i starts with `reset(seed=seed + i)`, whatever the number of envs.
+        episodes: number of episodes; episode i starts with `reset(seed=seed + i)` for any number of envs.
         seed: of the first episode.
-        max_steps: end an episode after so many steps.
-        explore: act as in training rather than at best.
-        wrappers: states of the env's wrappers, which stay as they are in all episodes; None = those of new wrappers.
+        max_steps: steps after which an episode is cut.
+        explore: act as in training, not greedily.
+        wrappers: states of the env's wrappers, fixed in all episodes; None = those of new wrappers.
         watch: called when an episode begins and after each of its steps, before the env is reset.
         abandon: called at each step; may raise to stop.
-        opponents: name -> one that `Env.face` takes; the same episodes are played against each. None = the
+        opponents: name -> opponent as `Env.face` takes it; the same episodes are played against each. None = the
             environment's own.
 
     Returns:
-        The results, in the order of the episodes. Of agents known by an id, they are those that begin first after one
+        The results, in the order of the episodes. For agents known by an id, these are the first episodes after one
         reset by `seed`.
     """
     if opponents:
@@ -276,7 +275,7 @@ def _evaluate_ids(
 
 
 def sampling(agent: Agent, epsilon: float, *, seed: int) -> Agent:
-    """Return an agent whose best actions are replaced by sampled ones with a probability; torch's generator decides.
+    """Return an agent that replaces its best actions by sampled ones with probability epsilon, by torch's generator.
 
     seed: of uniform actions.
 
@@ -294,16 +293,16 @@ def sampling(agent: Agent, epsilon: float, *, seed: int) -> Agent:
 
 
 class _Sampling(Agent):
-    """Act at best, but with probability epsilon by a sampled action; the agent's counters and noise stay as they are.
+    """Acts greedily, but with probability epsilon by a sampled action; the agent's counters and noise stay unchanged.
 
-    The policy samples it. Where the agent itself explores by uniform actions, it is one of these.
+    The policy samples the action; it is uniform if the agent itself explores by uniform actions.
     """
 
     def __init__(self, agent: Any, epsilon: float, seed: int) -> None:
         self.agent, self.epsilon, self.outputs = agent, epsilon, agent.outputs
         uniform = getattr(agent, "uniform", None)
         self.random = uniform and agent.at_random(uniform.space, seed=seed)
-        self.policy = getattr(agent, "policy", None)  # which `evaluation_mode` looks for
+        self.policy = getattr(agent, "policy", None)  # read for `evaluation_mode`
 
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
@@ -325,7 +324,7 @@ class _Sampling(Agent):
 class _Tally:
     """Results of E episodes so far; for rewards with several numbers, `totals` is [E, R], else [E].
 
-    raw: whether `totals` are what the environment pays.
+    raw: whether `totals` are sums of the environment's own rewards.
     """
 
     def __init__(self, episodes: int, numbers: int, seed: int, *, raw: bool = False) -> None:
@@ -419,13 +418,13 @@ def restored_generators() -> Iterator[None]:
 
 
 CERTAINTY = 0.95
-HALVINGS = 60  # more change no digit
+HALVINGS = 60  # enough for all digits
 
 
 def mean_interval(numbers: Sequence[float]) -> tuple[float, float] | None:
-    """Return the interval in which the mean of all numbers lies in 95 of 100 cases, if they are about normal.
+    """Return the 95 % confidence interval of the mean, by Student's t distribution.
 
-    None where there is no telling: of fewer than two, or where one is not finite.
+    None for fewer than two numbers, or if one is not finite.
     """
     count = len(numbers)
     if count < 2 or not np.isfinite(numbers).all():
@@ -436,7 +435,7 @@ def mean_interval(numbers: Sequence[float]) -> tuple[float, float] | None:
 
 
 def quantile(freedom: int) -> float:
-    """Return how many standard errors the interval reaches to either side; freedom: numbers less one, at least 1."""
+    """Return the half-width of the interval in standard errors; freedom: number of values less one, at least 1."""
     low, high = 0.0, math.pi / 2.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
@@ -445,7 +444,7 @@ def quantile(freedom: int) -> float:
 
 
 def _inside(angle: float, freedom: int) -> float:
-    """Return how likely |t| < tan(angle) · √freedom is: Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """Return the probability of |t| < tan(angle) · √freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     odd, cosine = freedom % 2, math.cos(angle)
     k = np.arange(1, freedom // 2)
     series = 1.0 + float(np.cumprod((2 * k - 1 + odd) / (2 * k + odd) * cosine**2).sum()) if freedom > 1 else 0.0

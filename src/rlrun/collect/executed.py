@@ -1,4 +1,4 @@
-"""What is stored from the info of a step: executed actions, such as an expert's, and columns."""
+"""Values stored from the infos of steps: executed actions, such as an expert's, and columns."""
 
 from collections.abc import Sequence
 
@@ -14,22 +14,23 @@ from rlrun.memory.table.columns import Column
 
 
 class Executed:
-    """Puts actions that the environment says it executed in the place of the agent's, and adds columns of infos.
+    """Replaces the agent's actions by those that the environment reports as executed, and adds columns from infos.
 
     Args:
-        env: whose actions they are.
-        name: in the info of a step, where there is one; in the environment's own numbers. None = the agent's stay.
-        columns: each has the number or array of its name in the info of every step.
+        env: the environment.
+        name: key of the executed action in infos, in the environment's own units; a step may lack it. None = actions
+            stay.
+        columns: each is filled by the entry of its name in the info of every step.
     """
 
     def __init__(self, env: Env, name: str | None, columns: Sequence[Column] = ()) -> None:
         self.outer, self.space, self.name, self.columns = env.outer[1], env.spaces.action, name, columns
 
     def __call__(self, response: Response, step: Step) -> Response:
-        """Return the response to be stored.
+        """Return the response to store.
 
         Raises:
-            DataError: what the environment says is no action, or a column has no value of its shape.
+            DataError: the reported action is invalid, or a column's value is missing or of another shape.
         """
         for column in self.columns:
             response = {**response, column.name: _values(column, step)}
@@ -67,7 +68,7 @@ def _values(column: Column, step: Step) -> Array:
 
 
 def holds(leaf: Leaf, value: Array) -> bool:
-    """Return True if a policy action is one of a space's leaf."""
+    """Return True if a policy action lies in a leaf of the space."""
     if np.shape(value) != tuple(leaf.shape) or not np.isfinite(value).all():
         return False
     if isinstance(leaf, Box):

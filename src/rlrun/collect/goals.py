@@ -1,4 +1,4 @@
-"""Goal generators: they learn from finished episodes with which probabilities later goals are drawn."""
+"""Goal generators: they learn the probabilities of later goals from finished episodes."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,19 +14,19 @@ from rlrun.core.spaces import Composite, Discrete, Spaces, describe
 from rlrun.core.typing import Array
 from rlrun.training.callback import Callback
 
-MOST = 8_000  # goals whose probabilities a resumed episode's reset gets back
+MOST = 8_000  # goals whose probabilities are recorded with the reset of an episode
 
 
 class GoalGenerator(Callback, ABC):
-    """Learns how often each of K goals is drawn; `rlrun.env.wrappers.RandomGoal` draws them, in every env alike.
+    """The base of parts that learn the probabilities of K goals, which `rlrun.env.wrappers.RandomGoal` draws.
 
-    The collector passes on the episodes of training as they end, and asks for weights before the next ones begin. Each
-    of several ranks learns from its own envs. A subclass is a callback: with hooks it may learn from batches, too,
-    and its `state_dict` has to have all that it learned.
+    The collector passes it the episodes of training as they end, and reads weights before the next ones begin. Each of
+    several ranks learns from its own envs. A subclass is a callback: with hooks it may learn from batches, too, and its
+    `state_dict` must hold all that it learned.
 
     Args:
         spaces: of the environment.
-        name: part of the observation that is the goal, a choice.
+        name: part of the observation with the goal, a choice.
 
     Raises:
         ConfigError: there is no such part, or there are too many goals.
@@ -50,13 +50,13 @@ class GoalGenerator(Callback, ABC):
 
     @abstractmethod
     def weights(self) -> Array:
-        """Return how often each goal is to be drawn, [K]: not below 0, and not all 0; only their ratios count."""
+        """Return the relative chance of each goal, [K]: not below 0, and not all 0."""
 
     def probabilities(self) -> Array:
         """Return the probability of each goal, [K].
 
         Raises:
-            RlrunError: the weights are not what they have to be.
+            RlrunError: the weights are invalid.
         """
         weights = np.asarray(self.weights(), np.float64)
         total = float(weights.sum())
@@ -74,18 +74,18 @@ class GoalGenerator(Callback, ABC):
 
 
 def require_generator(generator: Any) -> GoalGenerator | None:
-    """Return a generator of goals, or None; a ConfigError refuses all else."""
+    """Return a generator of goals, or None; raise a ConfigError for other values."""
     if generator is not None and not isinstance(generator, GoalGenerator):
         raise ConfigError(f"collector.goal_generator: wanted a GoalGenerator, got a {type(generator).__name__}")
     return generator
 
 
 class LearningProgress(GoalGenerator):
-    """Draw the goals most whose returns change most: goals that are neither mastered nor out of reach.
+    """Favors the goals whose returns change most: goals that are neither mastered nor out of reach.
 
     The progress of a goal is the absolute slope, by least squares, of its newest returns (Matiisen et al. 2017, arXiv
     1707.00183, "window"); its probability is uniform / K + (1 - uniform) · progress / Σ progress, as in Portelas et al.
-    2019, arXiv 1910.07224. A goal with fewer than two episodes counts as the one with most progress.
+    2019, arXiv 1910.07224. A goal with fewer than two episodes has the largest progress of all.
 
     Args:
         spaces: of the environment.
@@ -94,7 +94,7 @@ class LearningProgress(GoalGenerator):
         name: part of the observation that is the goal.
 
     Raises:
-        ConfigError: the window has fewer than two episodes, or `uniform` is no share.
+        ConfigError: the window has fewer than two episodes, or `uniform` is outside [0, 1].
     """
 
     inherited = ("returns",)

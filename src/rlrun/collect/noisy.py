@@ -1,4 +1,4 @@
-"""Exploration by noise: around an action, correlated in time, or around a mean that critics shift."""
+"""Exploration by noise: around actions, colored in time, or around a mean shifted by critics."""
 
 import math
 import threading
@@ -38,17 +38,17 @@ TINY = 1e-12  # added to the length of a gradient, which may be 0
 
 
 class Noisy(PolicyAgent):
-    """Add noise to a policy's actions, and clip them to the bounds.
+    """Adds noise to a policy's actions, and clips them to the bounds.
 
     This is Ornstein-Uhlenbeck noise, as in arXiv 1509.02971: `1 - damping` times the noise of the env's previous step,
-    plus a normal draw. With damping 1 steps are independent. Noise continues over the ends of episodes. Random actions
-    of a warm-up get it, too.
+    plus a normal draw. With damping 1 steps are independent. Noise continues over the ends of episodes. It is added to
+    random actions of a warm-up, too.
 
     Args:
         policy: the network.
-        critics: that learn with it; the agent of a recurrent policy keeps their state, too.
-        deviation: of the normal distribution, where actions reach from -1 to 1; a number or a schedule over
-            environment steps, all envs together.
+        critics: trained with it; the agent of a recurrent policy keeps their state, too.
+        deviation: of the normal draws, for actions from -1 to 1; a number or a schedule over environment steps, all
+            envs together.
         damping: share of the noise that is lost from step to step, above 0.
         spaces: of the environment.
         seed: of the noise.
@@ -58,7 +58,7 @@ class Noisy(PolicyAgent):
 
     Raises:
         SpaceError: part of the action is a choice.
-        ConfigError: the damping is not above 0 and at most 1, or `random` is no probability.
+        ConfigError: `damping` is outside (0, 1], or `random` outside [0, 1].
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class Noisy(PolicyAgent):
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
         """Return a uniformly random agent with this noise.
 
-        Some of these actions are at a bound, as those of good policies often are.
+        Some of its actions are at a bound, like many of a good policy.
         """
         return _NoisyRandom(space, seed=seed, noisy=self)
 
     def _draw(self, action: list[Array]) -> list[Array]:
         """Return the noise of this step, in the shapes of an action's leaves [N, …]."""
         deviation = self.deviation(self.steps)
-        if is_given():  # by another source of noise
+        if is_given():  # another source of noise replaces the draws
             return [normal_like(torch.from_numpy(part)).numpy() * np.float32(deviation) for part in action]
         noise = [self._normal(part.shape, deviation) for part in action]
         if self.damping == 1.0:
@@ -131,7 +131,7 @@ class Noisy(PolicyAgent):
         return self.rng.standard_normal(shape, np.float32) * np.float32(deviation)
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
-        """Return an action and the state after it, all trees of tensors; this is exported.
+        """Return an action and the state after it, all trees of tensors; exports contain this method.
 
         With `explore`, noise is independent at each step, with the stationary deviation of the correlated noise.
         """
@@ -161,7 +161,7 @@ class Noisy(PolicyAgent):
 
 
 class _NoisyRandom(RandomAgent):
-    """Act uniformly at random, with an agent's noise; a copy has no agent before `act_for`."""
+    """Acts uniformly at random, with an agent's noise; a copy gets its agent by `act_for`."""
 
     def __init__(self, space: Space, *, seed: int, noisy: Noisy) -> None:
         super().__init__(space, seed=seed)
@@ -178,20 +178,21 @@ class _NoisyRandom(RandomAgent):
 
 
 class ColoredNoise:
-    """Replace the normal noise of an agent's exploration by colored noise (Eberhard et al. 2023, "Pink noise is all
-    you need"). Each episode has one sequence for each number of an action. The noise of a single step stays normal.
+    """Replaces an agent's normal noise by colored noise (Eberhard et al. 2023, "Pink noise is all you need").
+
+    Each episode has one sequence for each number of an action. The noise of a single step stays normal.
 
     Args:
-        agent: SAC's draw, or the noise around a deterministic action with its damping, is replaced.
+        agent: its normal draws are replaced: SAC's, or those around a deterministic action, with their damping.
         spaces: of the environment.
-        id: its registered id, by which its time limit is known.
-        beta: a frequency f has the power f^-beta.
+        id: registered id of the environment, for its time limit.
+        beta: exponent: a frequency f has the power f^-beta.
         length: steps of a sequence; None = the time limit of an episode, else 1,000.
         seed: of the sequences.
 
     Raises:
         SpaceError: no part of the action is a number.
-        ConfigError: the agent keeps a state, or draws no normal noise, or a number is out of its range.
+        ConfigError: the agent keeps a state, or does not draw normal noise, or a number is out of range.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class ColoredNoise:
         self.beta = beta
         self.rng = np.random.default_rng(seed)
         self.outputs = (*agent.outputs, "state")
-        self._sequences: list[Array] = []  # [N, length, …] for each draw that the agent makes in a step
+        self._sequences: list[Array] = []  # [N, length, …] for each draw of the agent in a step
 
     def __getattr__(self, name: str) -> Any:
         if name == "agent":  # not set yet, as during a copy
@@ -249,7 +250,7 @@ class ColoredNoise:
         if number == len(self._sequences):
             self._sequences.append(np.zeros((0, 0), np.float32))
         sequences = self._sequences[number]
-        if sequences.shape[:2] != (shape[0], self.length):  # there are none yet, or those of a run with other numbers
+        if sequences.shape[:2] != (shape[0], self.length):  # new, or of a run with other numbers
             sequences = self._sequences[number] = np.zeros((shape[0], self.length, *shape[1:]), np.float32)
             fresh = np.arange(shape[0])
         if len(fresh):
@@ -286,17 +287,17 @@ def colored(rng: np.random.Generator, size: tuple[int, ...], *, length: int, bet
 
 
 class Optimistic(PolicyAgent, ABC):
-    """Move the mean of a policy along the gradient of an upper bound of its value; a subclass writes `upper`.
+    """Moves the mean of a policy along the gradient of an upper bound of its value; a subclass defines `upper`.
 
-    Without exploration it acts as the policy does. An export draws from the policy itself, too: the shift needs
-    gradients, which an exported file lacks.
+    Without exploration it acts like the policy. An export also draws from the policy itself: the shift needs gradients,
+    which an exported file lacks.
 
     Args:
         policy: the network that learns.
         gaussian: its distribution.
         critics: their upper bound is increased.
-        shift: δ, how far the mean moves, in standard deviations.
-        optimism: β, deviations of the critics that count on top of their mean.
+        shift: δ, shift of the mean in standard deviations.
+        optimism: β, number of the critics' deviations added to their mean.
         device: of the networks.
         preprocess: functions of observations that the memory applies, too: one, or several by name.
 
@@ -346,7 +347,7 @@ class Optimistic(PolicyAgent, ABC):
         return {"action": to_arrays(self.critics.codec.join(action, None)), **after}
 
     def exploring(self, observation: Tree) -> tuple[Tensor, Tensor]:
-        """Return mean μ_E and log_std [B, A] of the normal under the tanh that explores."""
+        """Return mean μ_E and log_std [B, A] of the exploring normal, before the tanh."""
         mean, log_std = self.gaussian.normal(observation)
         slope = self._slope(observation, mean)
         variance = (2.0 * log_std).exp()
@@ -355,10 +356,10 @@ class Optimistic(PolicyAgent, ABC):
 
     @abstractmethod
     def upper(self, values: Tensor) -> Tensor:
-        """Return the upper bound [B] of critics' values [M, B] of actions."""
+        """Return the upper bound [B] from the critics' values [M, B]."""
 
     def _slope(self, observation: Tree, mean: Tensor) -> Tensor:
-        """Return the gradient [B, A] of the upper bound at the means; no parameter gets one."""
+        """Return the gradient [B, A] of the upper bound at the means; parameters get no gradients."""
         training = self.critics.training
         self.critics.eval()  # no dropout
         with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Policies that take observations before the wrappers that normalize them."""
+"""Policies that include the normalization of the environment's wrappers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ from rlrun.env.sync import SyncEnv
 from rlrun.env.wrapper_state import Layer, States, are_learning, has_moments, layers_of, offers_state
 from rlrun.env.wrappers import ActionMask, FrameStack, RandomGoal
 
-TRIED = 64  # steps in which both forms of an observation are compared
+TRIED = 64  # steps in which both forms of observations are compared
 TOLERANCE = 1e-4  # relative, or absolute for numbers below 1: single precision of one form, double of the other
 WAY_OUT = "normalize by +with=observation_norm, which is part of the policy"
 
@@ -37,9 +37,9 @@ class Constants(NamedTuple):
 
 
 class Normalization(nn.Module):
-    """Normalizes parts of observations [N, …] by constants, one after another.
+    """Normalizes parts of observations [N, …] by constants.
 
-    constants: path of a part -> those that apply to it, the innermost first.
+    constants: path of a part -> its constants, the innermost first.
     """
 
     def __init__(self, constants: Mapping[str, Sequence[Constants]]) -> None:
@@ -57,7 +57,7 @@ class Normalization(nn.Module):
         return observation
 
     def of_arrays(self, observation: Tree) -> Tree:
-        """Return the same of arrays."""
+        """Return observations of arrays, normalized."""
         for path, parts in self.constants.items():
             for constants in parts:
                 observation = _changed(observation, path, constants.normalize)
@@ -79,9 +79,9 @@ class UnwrappedAgent(Agent):
     """An agent for observations before wrappers.
 
     Args:
-        agent: for those after them; its modules become this one's.
-        wrapped: returns the latter [N, …] for the former.
-        traced: the same of tensors, a module; None if there is no such form.
+        agent: for observations after wrappers; its modules become this one's.
+        wrapped: a function from observations [N, …] before wrappers to those after them.
+        traced: the same as a module for tensors; None if there is none.
     """
 
     def __init__(self, agent: Any, wrapped: Callable[[Tree], Tree], traced: nn.Module | None = None) -> None:
@@ -94,7 +94,7 @@ class UnwrappedAgent(Agent):
         return response
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> Any:
-        """Return the action and the state after it, all of tensors."""
+        """Return the action and the state after it, as tensors."""
         assert self.traced is not None
         return self.agent.respond(self.traced(observation), state, explore)
 
@@ -103,9 +103,9 @@ class UnwrappedAgent(Agent):
 
 
 class Unwrapper:
-    """Gives policies on observations before NormalizeObservation, by comparing two envs that it keeps until `close`.
+    """Makes policies for observations before NormalizeObservation; it compares two envs, which it keeps until `close`.
 
-    env: whose copies they are.
+    env: to copy.
     """
 
     def __init__(self, env: Env) -> None:
@@ -114,15 +114,15 @@ class Unwrapper:
         self._bare: Env | None = None
 
     def __call__(self, agent: Agent, states: States) -> tuple[Agent, Env]:
-        """Return the policy, and an env that gives the observations which it takes.
+        """Return the policy, and an env with the observations that it reads.
 
         Args:
-            agent: on observations after all wrappers.
+            agent: for observations after all wrappers.
             states: of the env's wrappers.
 
         Raises:
             RequestError: another wrapper learns from observations, or one outside of NormalizeObservation changes them.
-            RlrunError: normalized observations are not those of the wrappers.
+            RlrunError: normalized observations differ from those of the wrappers.
         """
         wrapped = self._wrapped = self._wrapped or self._first_copy()
         constants = _constants(wrapped.envs[0], states) if wrapped.envs else {}
@@ -214,10 +214,10 @@ def _learns(layer: Layer) -> bool:
 
 
 def _require_equal(agent: Agent, wrapped: Env, bare: Env, normalization: Normalization) -> None:
-    """Play the same actions in both environments, and compare what the policy sees.
+    """Play the same actions in both environments, and compare the policy's observations.
 
     Raises:
-        RlrunError: it is not the same.
+        RlrunError: they differ.
     """
     seen, raw = wrapped.reset(0), bare.reset(0)
     state = initial_state(agent, 1)
@@ -235,4 +235,4 @@ def _require_equal(agent: Agent, wrapped: Env, bare: Env, normalization: Normali
 
 def _require_close(value: Array, wanted: Array) -> None:
     if not np.allclose(value, wanted, TOLERANCE, TOLERANCE):
-        raise RlrunError(f"env.wrappers: statistics as constants do not give what the wrappers give; {WAY_OUT}")
+        raise RlrunError(f"env.wrappers: constant statistics give other observations than the wrappers; {WAY_OUT}")

@@ -14,10 +14,10 @@ RATE = 0.001  # of the mean over steps: about the newest thousand count
 
 
 class RepeatingPolicy(Protocol):
-    """Repeats the last choice; its trajectories [N, S] end with the number of repetitions."""
+    """A policy that can repeat its last choice; its trajectories [N, S] end with the number of repetitions."""
 
     def follow(self, state: Tensor, action: Tree, switch: Tensor) -> tuple[Tree, Tensor]:
-        """Return actions, and the trajectory of each, where envs switch [N] to an action or repeat the last one."""
+        """Return actions and their trajectories; envs with `switch` [N] take `action`, others repeat the last one."""
 
 
 class Counting(PolicyAgent):
@@ -30,7 +30,7 @@ class Counting(PolicyAgent):
 
     def __init__(self, policy: Any, **options: Any) -> None:
         super().__init__(policy, **options)
-        self._mean, self._mass = 0.0, 0.0  # over steps, and how much of it is data
+        self._mean, self._mass = 0.0, 0.0  # share of new choices, over steps, and the weight of data in it
 
     def count(self, chosen: Array) -> None:
         """Add a step of envs [N], of which some made a new choice."""
@@ -51,10 +51,10 @@ class Counting(PolicyAgent):
 
 
 class Repeating(Counting):
-    """Act by a policy that switches to another action or repeats the last one, and log how often it switches.
+    """Acts by a policy that switches to another action or repeats the last one, and logs how often it switches.
 
-    Its state is a dict of the `trajectory` in force and of what networks remember (`recurrent`). Responses have
-    `trajectory` and `next_trajectory`, too, so that a memory can store those before and during each step.
+    Its state is a dict of the current `trajectory` and the networks' state (`recurrent`). Responses also have
+    `trajectory` and `next_trajectory`, so that a memory can store those before and during each step.
 
     Args:
         policy: the network.
@@ -81,7 +81,7 @@ class Repeating(Counting):
 
 
 class RandomRepeating(RandomAgent):
-    """Switch at every second step on average, to a uniformly random action."""
+    """Switches at every second step on average, to a uniformly random action."""
 
     outputs = OUTPUTS
 

@@ -1,4 +1,4 @@
-"""Play one episode twice, to see whether a resume would continue it exactly."""
+"""A test that plays one episode twice, to see whether a resume would be exact."""
 
 from contextlib import closing
 
@@ -13,7 +13,7 @@ from rlrun.env.sync import SyncEnv
 from rlrun.env.wrapper_state import LayerStates
 
 MOST = 10_000  # steps of an episode
-BEFORE = 8  # episodes: some environments differ after several only
+BEFORE = 8  # episodes before: some environments differ only after several
 
 
 def replay(env: Env, *, seed: int = 0, max_steps: int = MOST) -> str:

@@ -1,4 +1,4 @@
-"""A second collector in one run, with an environment or agent of its own; and a second table of the first one."""
+"""A second collector in one run, with its own environment and agent; and a second table for one collector."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,15 +15,15 @@ from rlrun.training.callback import Callback
 
 
 class SecondCollector(Collector):
-    """Step environments whenever another collector steps its own.
+    """Steps environments of its own whenever another collector steps.
 
-    `step`, the budget and the loader count the steps of the other one alone. Metrics have this callback's name in
-    front. During the other one's warm-up it acts at random, too.
+    `step`, the budget and the loader count only the steps of the first one. Names of metrics begin with this callback's
+    name. During the first one's warm-up it acts at random, too.
 
     Args:
-        first: the collector that it follows.
-        env, agent, table: as of `Collector`; none of them is the other one's.
-        steps_per_step: its environment steps for each one of the other's.
+        first: the collector to follow.
+        env, agent, table: as of `Collector`; all differ from the first one's.
+        steps_per_step: its environment steps for each step of the first.
         options: of `Collector`.
 
     Raises:
@@ -59,7 +59,7 @@ class SecondCollector(Collector):
         return {}
 
     def _count(self, steps: int) -> None:
-        self.steps += steps  # the budget counts those of the first
+        self.steps += steps  # outside the budget, which counts the first collector's steps
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -68,14 +68,14 @@ class SecondCollector(Collector):
 
 
 class SecondTable(Callback):
-    """Store each step of a collector in a second table, too, which has its own length, sampler and adaptors.
+    """Stores each step of a collector in a second table, with its own length, sampler and adaptors.
 
     Args:
-        collector: whose steps are stored.
+        collector: its steps are stored.
         table: of as many environments; its columns are those of the environment, or of the collector's table.
 
     Raises:
-        ConfigError: the collector stores no rows of numbered environments, or the table does not fit.
+        ConfigError: the collector is of another kind, or the table does not fit.
     """
 
     def __init__(self, collector: Collector | None, table: Table) -> None:
@@ -95,7 +95,7 @@ class SecondTable(Callback):
         self.of, self.table = collector, table
 
     def break_off(self, envs: Array, observation: Tree) -> None:
-        """End the open episodes of envs [n], of which there are rows, at observations [N, …]."""
+        """End the open episodes of envs [n], if they have rows, at observations [N, …]."""
         index = self.table.index
         stored = envs[index.newest()[index.open[envs]] >= 0]
         if len(stored):

@@ -19,25 +19,25 @@ from rlrun.nn import Normalizer
 from rlrun.nn.encoders import numbers
 from rlrun.training.metrics import KINDS, Histogram, as_record, packed, unpacked
 
-NAMES = 32  # of infos at most, each of at most so many letters:
-LETTERS = 64
+NAMES = 32  # names of infos, at most
+LETTERS = 64  # of such a name, at most
 OWN = frozenset({"env_id", "count", "return", "length", "truncated"})  # names of an episode that infos cannot have
 
 
 class Tally:
-    """Add up rewards and steps of N envs, and keep the newest episodes.
+    """Sums of rewards and steps of N envs, and results of the newest episodes.
 
     If rewards have several numbers, the return of an episode is the sum of the first number. The sums of the others are
     kept, too.
 
     Args:
         envs: N.
-        rewards: numbers in a reward; 0 = it is a plain number.
+        rewards: numbers in a reward; 0 = a scalar.
         window: number of the newest episodes in means, also of the numbers in their infos.
 
     Attributes:
         total: rewards of the open episodes [N] or [N, R], and length: their steps [N].
-        reward_sum, reward_steps: sum of all rewards so far, [R] where they have several numbers, and their number.
+        reward_sum, reward_steps: for rewards of several numbers, the sum [R] of all so far, and their count.
     """
 
     def __init__(self, envs: int, rewards: int, *, window: int) -> None:
@@ -55,8 +55,8 @@ class Tally:
         self._kinds: dict[str, Any] = {}  # histograms, images, videos and texts of the newest episode that has them
 
     def add(self, reward: Array, valid: Array | None) -> None:
-        """Add the rewards [N] or [N, R] of a step that every env made, or those where `valid` [N] holds."""
-        if valid is None and len(self.length) == 1:  # of arrays it takes ten times as long
+        """Add the rewards [N] or [N, R] of a step of every env, or only where `valid` [N] holds."""
+        if valid is None and len(self.length) == 1:  # ten times as fast as whole arrays
             self.total[0] += reward[0]
             self.length[0] += 1
         elif valid is None:
@@ -107,7 +107,7 @@ class Tally:
                 self._infos.setdefault(name, deque(maxlen=self._window)).append(number)
 
     def drop(self, envs: Array) -> None:
-        """Begin new episodes in envs [n]; the open ones are not counted."""
+        """Begin new episodes in envs [n], without counting the open ones."""
         self.total[envs] = 0.0
         self.length[envs] = 0
 
@@ -158,10 +158,10 @@ class Tally:
 
 
 def saved_numbers(values: Any, count: int | None = None) -> list[Any]:
-    """Return the numbers of a saved list; count: how many there have to be.
+    """Return the numbers of a saved list; count: the required length.
 
     Raises:
-        RlrunError: it has others, or what is no number.
+        RlrunError: the length differs, or an entry is not a number.
     """
     numbers = all(isinstance(value, int | float | np.number | np.bool_) for value in values)
     if not numbers or count not in (None, len(values)) or any(type(v) is int and abs(v) >> 63 for v in values):
@@ -181,9 +181,9 @@ def last_infos(infos: Mapping[int, Mapping[str, Any]], envs: Array) -> dict[int,
 
 
 def _numbers_in(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an info holds of finite numbers and truths, and of histograms, images, videos and texts.
+    """Return the finite numbers, flags, histograms, images, videos and texts in an info.
 
-    Names of Gymnasium's own begin with `_` or have a dot.
+    Gymnasium's own names, which begin with `_` or have a dot, are left out.
     """
     numbers: dict[str, Any] = {}
     for name, value in info.items():
@@ -192,7 +192,7 @@ def _numbers_in(info: Mapping[str, Any]) -> dict[str, Any]:
         if not (array or kind or isinstance(value, int | float)):
             continue
         if isinstance(name, str) and len(name) <= LETTERS and re.fullmatch(r"[^\W_][\w-]*", name) and name not in OWN:
-            with suppress(OverflowError):  # no float is as large
+            with suppress(OverflowError):  # too large for a float
                 number = deepcopy(value) if kind else float(np.ravel(value)[0])  # environments use arrays again
                 if kind or math.isfinite(number):
                     numbers[name] = number
@@ -200,7 +200,7 @@ def _numbers_in(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_opponent(prefix: str, scores: Iterable[Any]) -> dict[str, float]:
-    """Return the scores of games as metrics: PREFIX/OPPONENT/SIDE/won, …; parts that are empty are left out."""
+    """Return the scores of games as metrics: PREFIX/OPPONENT/SIDE/won, …, without empty parts."""
     return {
         "/".join(filter(None, (prefix, score.opponent, score.side, name))): value
         for score in scores
@@ -217,10 +217,10 @@ def by_reward(prefix: str, totals: list[list[float]]) -> dict[str, float]:
 
 @torch.no_grad()
 def observed(tree: Tree, space: Space, preprocess: Sequence[Any] = ()) -> dict[str, float]:
-    """Return the root mean square of observations [N, …] as a metric, after normalizers, as networks read them.
+    """Return the root mean square of observations [N, …], after normalizers, as a metric.
 
-    Images and choices do not count. The result is empty if there is nothing else, or if other functions than
-    normalizers are applied first.
+    Images and choices are left out. The result is empty if nothing remains, or if preprocessing has other functions
+    than normalizers.
     """
     if not all(isinstance(function, Normalizer) for function in preprocess):
         return {}

@@ -1,4 +1,4 @@
-"""The loop of a worker: it steps an environment ahead of learning, and does jobs between two steps."""
+"""The loop of a worker that steps an environment ahead of learning, and processes jobs between two steps."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class UnrollRecipe(NamedTuple):
     make: Callable[[], Env]
     random: RandomAgent
     seeds: EpisodeSeeds  # of its episodes
-    steps: int  # environment steps made before, over all envs
+    steps: int  # environment steps so far, over all envs
     interval: float  # seconds from the beginning of a step to that of the next one, at least
     threads: int  # of torch
-    own: bool  # whether the generators of its process are the worker's own
-    executed: Executed | None = None  # replaces actions, before infos are left out
-    wrappers: States | None = None  # what those of the environment remember
-    goals: Array | None = None  # probability of each goal in the first episodes, where a generator learns them
+    own: bool  # whether the worker has a process, and so the process's generators, of its own
+    executed: Executed | None = None  # replaces actions, before infos are dropped
+    wrappers: States | None = None  # of the environment
+    goals: Array | None = None  # probability of each goal in the first episodes, if a generator learns them
 
 
 class Go(NamedTuple):
@@ -50,7 +50,7 @@ class Go(NamedTuple):
 
 
 class Refresh(NamedTuple):
-    """Job: act by this agent from now on; its counters stay the worker's."""
+    """Job: act by this agent from now on; counters of the worker's agent are kept."""
 
     agent: bytes
     update: int  # after which it was copied
@@ -63,27 +63,27 @@ class WeighGoals(NamedTuple):
 
 
 class Began(NamedTuple):
-    """The envs were reset."""
+    """Message: the envs were reset."""
 
     observation: Tree
 
 
 class Made(NamedTuple):
-    """One step of all envs, and the states of the two agents after it."""
+    """Message: one step of all envs, and the states of both agents after it."""
 
     response: Response
     step: Step
-    following: Tree  # to act on next, where an episode ended; else None
+    following: Tree  # next observations to act on, if an episode ended; else None
     agent: dict[str, Any] | None
     random: dict[str, Any] | None
-    update: int  # that the agent is of
-    wrappers: States | None = None  # after it, now and then
+    update: int  # after which the agent was copied
+    wrappers: States | None = None  # after the step, in some messages
 
 
 def unroll(recipe: UnrollRecipe, jobs: Inbox, give: Give) -> None:
-    """Build the environment, step it as jobs request until there are no more, and close it; a failure is a message.
+    """Build the environment, step it as jobs request until they end, and close it; a failure is a message.
 
-    Messages may be in buffers that later steps overwrite: `give` copies.
+    Messages may be in buffers that later steps overwrite, so `give` must copy them.
     """
     env: Env | None = None
     try:
@@ -119,10 +119,10 @@ class _Unroller:
         self.update = 0
         self.made = 0  # steps
         self.remembers = bool(recipe.wrappers)
-        self._next = 0.0  # when the next step may begin, on the monotonic clock
+        self._next = 0.0  # time at which the next step may begin, on the monotonic clock
 
     def run(self) -> None:
-        """Step until a job ends it, or the main process has ended."""
+        """Step until the inbox of jobs is closed."""
         observation = self.env.reset(self.seeds.every())
         self.give(Began(observation))
         while self._may_step():
@@ -160,7 +160,7 @@ class _Unroller:
         step = self.env.step(response["action"])
         response = response if self.executed is None else self.executed(response, step)
         episode_end = step.terminated | step.truncated
-        if self.initial is not None:  # a recurrent agent: its state is reset where an episode begins
+        if self.initial is not None:  # a recurrent agent, whose state is reset with each episode
             fresh = episode_end if step.valid is None else episode_end | ~step.valid
             after = state_after(self.agent, observation, self.state, response)
             self.state = restarted(after, self.initial, fresh)
@@ -185,7 +185,7 @@ def counted(agent: Any) -> dict[str, Any] | None:
 
 
 class _Freezer(pickle.Pickler):
-    """Pickle tensors as bytes: numpy lacks some of torch's numbers, and torch's own way costs more."""
+    """Pickles tensors as bytes: numpy lacks some of torch's dtypes, and torch's own pickling is slower."""
 
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, Tensor):
@@ -201,10 +201,10 @@ def _tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...], parameter: b
 
 
 def freeze(agent: Any) -> bytes:
-    """Return an agent as bytes, with all networks that it refers to; tensors are on the CPU.
+    """Return an agent as bytes, with all its networks; tensors are moved to the CPU.
 
     Raises:
-        ConfigError: some part of it cannot be sent.
+        ConfigError: a part of it cannot be pickled.
     """
     file = io.BytesIO()
     try:

@@ -1,4 +1,4 @@
-"""Videos of episodes; they need neither a screen nor a system ffmpeg."""
+"""Videos of episodes, without a screen or a system's ffmpeg."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def _ffmpeg() -> str:
 
 
 def require_encoder(place: str, form: str = "mp4") -> None:
-    """Refuse early where videos cannot be written.
+    """Raise an error, before a run, if videos cannot be written.
 
     Raises:
         MissingExtra: the encoder is not installed.
-        RequestError: it lacks its program, or there is no such format.
+        RequestError: its program is missing, or the format is unknown.
     """
     if form not in FORMATS:
         raise RequestError(f"--format {form}: wanted one of {', '.join(FORMATS)}{did_you_mean(form, FORMATS)}")
@@ -81,7 +81,7 @@ def screen(place: str, env: Env) -> Env:
     """Return a separate env that renders images, after a first rendering.
 
     Raises:
-        RequestError: it cannot render; the message names the missing part.
+        RequestError: the environment cannot render; the message names the missing part.
     """
     modes = env.envs[0].metadata.get("render_modes") or () if env.envs else ("rgb_array",)
     if "rgb_array" not in modes:
@@ -93,17 +93,17 @@ def screen(place: str, env: Env) -> Env:
 def rendered_copy(
     env: Env, render_mode: str, look: Callable[[Env], object], *, refusal: str, fps: float | None = None
 ) -> Env:
-    """Return a copy of an environment that renders, reset once and rendered once.
+    """Return a copy of an environment that renders, after one reset and one rendering.
 
     Args:
-        env: is copied.
+        env: to copy.
         render_mode: of Gymnasium.
         look: raises if the rendering is not usable.
         refusal: the beginning of the error message.
         fps: frames per second, in place of the environment's.
 
     Raises:
-        RequestError: it cannot be made, or cannot be rendered.
+        RequestError: the copy cannot be made or rendered.
     """
     single_env = None
     try:
@@ -171,7 +171,7 @@ class VideoRecorder:
         """Add the current frame to the video of an episode.
 
         Raises:
-            RlrunError: it cannot be rendered or written.
+            RlrunError: the frame cannot be rendered or written.
         """
         path = self.name(moment)
         every = math.ceil(self._fps / GIF_FPS) if path.suffix == ".gif" else 1
@@ -212,7 +212,7 @@ class VideoEncoder:
         fps: frames per second.
 
     Raises:
-        RlrunError: it cannot be written; no part of it is kept.
+        RlrunError: it cannot be written; the incomplete file is deleted.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], fps: float) -> None:
@@ -283,7 +283,7 @@ class VideoEncoder:
 
 
 def fps_of(env: Env) -> float:
-    """Return the frames per second that an environment states."""
+    """Return the frames per second of an environment's metadata."""
     metadata: dict[str, Any] = env.envs[0].metadata if env.envs else {}
     try:
         fps = float(metadata.get("render_fps") or FALLBACK_FPS)
@@ -304,15 +304,15 @@ class Film(NamedTuple):
 
 
 class Stage:
-    """Environments in which any number of agents play the same episodes; close it.
+    """Environments in which any number of agents play the same episodes; a context manager.
 
     Args:
-        env: is copied; its own envs are never touched.
+        env: to copy; it stays unchanged.
         episodes: number for each agent; episode i starts with `reset(seed=seed + i)`.
-        seed: of the first episode, and of what agents draw.
+        seed: of the first episode, and of the agents' draws.
         max_steps: of an episode.
         num_envs: environments that play in parallel, at most; None = 16.
-        explore: act as in training rather than at best.
+        explore: act as in training, not greedily.
         epsilon: probability of a sampled action in place of the best one.
         film: recorded episodes; these are played one after another.
         opponents: as of `evaluate`.

@@ -1,4 +1,4 @@
-"""What torch's compiler makes of a graph: narrow products turned on a CPU, one CUDA graph on a GPU."""
+"""Compilation of a graph by torch's compiler, with transposed narrow products on a CPU and a CUDA graph on a GPU."""
 
 import logging
 import os
@@ -26,10 +26,11 @@ _messages = logging.getLogger("rlrun")
 
 
 def keep_compiled() -> None:
-    """Have torch's compiler keep what it makes among the user's caches, so that the next run starts sooner.
+    """Let torch's compiler cache its code in the user's caches, so that the next run starts sooner.
 
-    It makes code for this very processor. Its own key hardly differs between processors, and machines may share a home.
-    A run executes what is there. So without a folder of the user's own, the code is removed when the process ends.
+    The code is for this processor, but torch's key hardly differs between processors, and machines may share a home. So
+    the folder depends on the processor. A run executes cached code, so the folder must be private; otherwise the code
+    goes to a temporary folder, which is removed when the process ends.
     """
     if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
         return
@@ -39,7 +40,7 @@ def keep_compiled() -> None:
             raise OSError(f"C++ compilers of torch take no folder with spaces or quotes: {place}")
     except (OSError, RuntimeError) as error:
         _messages.warning("compile: compiled code is not kept: %s", first_line(error))
-        place = tempfile.mkdtemp(prefix="rlrun-compiled-")  # torch's own is where others can make one before
+        place = tempfile.mkdtemp(prefix="rlrun-compiled-")  # others could make torch's default folder first
         Finalize(None, shutil.rmtree, (place, True), exitpriority=0)  # also in the processes of a sweep
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = place
 
@@ -48,7 +49,7 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
     """Return the graph as a function of its inputs, compiled for a device.
 
     sized: inputs always have these sizes.
-    own: how many of the inputs, from the first on, are the same tensors in every call.
+    own: number of the first inputs that are the same tensors in every call.
     """
     if device == "cpu":
         turn_narrow(module.graph)
@@ -60,10 +61,10 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
         from torch._inductor import standalone_compile
     except ImportError:
         raise Untraceable(None, f"torch {torch.__version__} is too old (pip install -U torch)") from None
-    # drawn as ever, so that a run is the same as without compiling but for rounding
+    # eager random numbers, so that a run equals an uncompiled one up to rounding
     settings: dict[str, Any] = {
         "fallback_random": True,
-        "cpp_wrapper": device == "cpu",  # calls between kernels in C++, too: 5 to 15 % of an update of small networks
+        "cpp_wrapper": device == "cpu",  # calls of kernels in C++, too: saves 5 to 15 % of an update of small networks
         "cpp.threads": torch.get_num_threads(),
         "size_asserts": False,
         "alignment_asserts": False,
@@ -78,12 +79,12 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
             dynamic_shapes="from_example_inputs" if sized else "from_graph",
             options={"config_patches": settings},
         )
-    recordable = sized and all(tensor.is_cuda for tensor in inputs)  # a number of the host would become a constant
+    recordable = sized and all(tensor.is_cuda for tensor in inputs)  # a CUDA graph would fix a number of the host
     return CudaGraph(function, own) if recordable and inputs else function
 
 
 def _headers_are_private() -> bool:
-    """Return True if nobody else can write where torch keeps compiled headers: below /tmp, wherever the code is."""
+    """Return True if only this user can write to torch's folder of compiled headers, which is always below /tmp."""
     from torch._inductor import codecache
 
     try:
@@ -96,7 +97,7 @@ def _headers_are_private() -> bool:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block signals of this thread and its children: Ctrl-C in a terminal would end the C++ compiler, too."""
+    """Block signals of this thread and its children, as Ctrl-C in a terminal would also end the C++ compiler."""
     block = getattr(signal, "pthread_sigmask", None)  # Windows has none
     if block is None:
         yield
@@ -111,11 +112,11 @@ def _signals_blocked() -> Iterator[None]:
 class CudaGraph:
     """A compiled function of a GPU, recorded as one CUDA graph in its second call and replayed from then on.
 
-    So the GPU starts all kernels by itself. On an H200 an update of SAC takes 650 µs, and 2,400 if Python starts them.
+    The GPU then starts all kernels itself. On an H200 an update of SAC takes 650 µs, and 2,400 if Python starts them.
 
     Args:
         function: of tensors on a GPU.
-        own: how many of its inputs, from the first on, stay where they are, and so are read and written in place.
+        own: number of its first inputs that keep their addresses, and so are read and written in place.
     """
 
     def __init__(self, function: Compiled, own: int) -> None:
@@ -128,9 +129,9 @@ class CudaGraph:
         self._results: list[Tensor] = []
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
-        """Return the results of the function, which later calls leave as they are."""
+        """Return the results of the function, which later calls do not overwrite."""
         pointers = list(map(Tensor.data_ptr, inputs[: self._own]))
-        if pointers != self._pointers:  # the first call, too, prepares what cannot be recorded
+        if pointers != self._pointers:  # also the first call, which makes preparations that cannot be recorded
             self._pointers, self._recording = pointers, None
             return self._function(*inputs)
         if self._recording is None and not self._refused:
@@ -146,8 +147,8 @@ class CudaGraph:
         return results
 
     def _record(self, inputs: Sequence[Tensor]) -> None:
-        """Record the function, which moves nothing yet."""
-        self._inputs = [  # a clone of rows with gaps has none
+        """Record the function, without executing it."""
+        self._inputs = [  # `clone` would not keep the strides of rows with gaps
             torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
             for value in inputs[self._own :]
         ]
@@ -163,10 +164,10 @@ class CudaGraph:
 
 
 def turn_narrow(nodes: fx.Graph) -> None:
-    """Have gradients of weights with fewer inputs than outputs be multiplied the other way around.
+    """Compute gradients of weights with fewer inputs than outputs by the transposed product.
 
     Autograd multiplies gᵀ [out, B] by x [B, in]. MKL takes 51 µs for 256, 256 and 17 of these, and 30 for (xᵀ g)ᵀ.
-    Products with up to 8 inputs are sums by then.
+    Products with up to 8 inputs have become sums before.
     """
     for node in list(nodes.nodes):
         if node.op != "call_function" or node.target is not ATEN.mm.default:
@@ -184,7 +185,7 @@ def turn_narrow(nodes: fx.Graph) -> None:
 
 
 def _call(nodes: fx.Graph, operator: Any, *arguments: Any) -> fx.Node:
-    """Return a new node that calls an operator, with what stands for its result."""
+    """Return a new node that calls an operator, with a stand-in for its result."""
     node = nodes.call_function(operator, arguments)
     node.meta["val"] = operator(*fx.map_arg(arguments, lambda argument: argument.meta["val"]))
     return node

@@ -1,4 +1,4 @@
-"""Hooks of an update as one compiled function, for one form of their inputs."""
+"""Successive hooks of an update as one compiled function, for one form of their inputs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from rlrun.compile.graph import Untraceable, first_line, parts_of, places_of, sw
 from rlrun.compile.optimizers import OptimizerRule
 from rlrun.core.errors import RlrunError
 
-Record = Callable[..., Mapping[str, Any]]  # counts and stores what a hook leaves, and returns its outputs
+Record = Callable[..., Mapping[str, Any]]  # counts and stores a hook's results on the host, and returns its outputs
 
 
 class CompiledGraph:
-    """Hooks that follow one another as one compiled function, for one form of their inputs.
+    """Successive hooks as one compiled function, for one form of their inputs.
 
     Args:
         steps: the hooks.
         names: of the values that they read.
         group: of data.
-        hooks: of the update, as `rlrun.training.update.Hooks` has them.
+        hooks: a `rlrun.training.update.Hooks`.
         rule_of: returns the rule of a loss's optimizer.
         device: of the function.
         inputs, values, varying: the form.
 
     Raises:
-        Untraceable: a hook does what no graph can.
+        Untraceable: a hook does something that a graph cannot hold.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CompiledGraph:
             self._compile(inputs, values, varying)
         except (Untraceable, RlrunError):
             raise
-        except Exception as error:  # of torch's compiler, which has many
+        except Exception as error:  # torch's compiler raises many types
             raise Untraceable(None, f"torch's compiler fails: {first_line(error)}") from error
         finally:
             for rule in self._rules.values():
@@ -86,7 +86,7 @@ class CompiledGraph:
         self._states = self._module_states()
 
     def _compile(self, inputs: graph.Inputs, values: Sequence[Any], varying: Sequence[Sequence[int]] | None) -> None:
-        """Trace and compile the hooks, and note what the graph takes for granted."""
+        """Trace and compile the hooks, and note the assumptions of the graph."""
         own = self._own()
         first = {id(tensor): number for number, tensor in reversed(list(enumerate(own)))}
         numbers = sorted(first.values())
@@ -94,7 +94,7 @@ class CompiledGraph:
         tensors = [*[own[number] for number in numbers], self._sizes.to(self._device)]
         tensors += graph.laid_out(inputs.tensors, self._strides)
         if any(id(tensor) in first for tensor in inputs.tensors):
-            raise Untraceable(None, "they are given a tensor that they hold")
+            raise Untraceable(None, "they read a tensor from the batch that a module also holds")
         count = len(numbers)
         self._free = None if varying is None else graph.Sizes(tensors, [*[()] * (count + 1), *varying])
         module = graph.traced(lambda *now: self._trace(tensors[:count], now, values), tensors, self._free)
@@ -113,23 +113,23 @@ class CompiledGraph:
         self._run = backend.compiled(module, read, self._device, sized=varying is None, own=fixed)
 
     def _own(self) -> list[Tensor]:
-        """Return the tensors that modules and optimizers hold now."""
+        """Return the current tensors of modules and optimizers."""
         tensors = [holder[name] for holder, name in self._places]
         return tensors + [tensor for rule in self._rules.values() for tensor in rule.tensors()]
 
     def allows(self, inputs: graph.Inputs) -> bool:
-        """Return True if inputs of these sizes can go through the graph."""
+        """Return True if the graph accepts inputs of these sizes."""
         shapes = (*self._shapes, *(tensor.shape for tensor in inputs.tensors))
         return self._free is not None and self._free.allow(shapes)
 
     def is_current(self) -> bool:
-        """Return True if the graph still stands for the hooks.
+        """Return True if the assumptions of the graph still hold.
 
         Raises:
-            Untraceable: a hook reads a tensor that changes and that is no buffer of a module.
+            Untraceable: a hook reads a tensor that changes without being a buffer of a module.
         """
         if [tensor._version for tensor in self._constants] != self._versions:
-            raise Untraceable(None, "they read a tensor that changes, and that is no buffer of a module")
+            raise Untraceable(None, "they read a tensor that changes without being a buffer of a module")
         if self._module_states() != self._states or not all(rule.is_current() for rule in self._rules.values()):
             return False
         return all(map(is_, self._own(), self._kept)) and self._has_strides()
@@ -138,7 +138,7 @@ class CompiledGraph:
         return [*map(len, self._hook_dicts), *[module.training for module in self._modules]]
 
     def __call__(self, batch: dict[str, Any], inputs: graph.Inputs) -> None:
-        """Do what the hooks do."""
+        """Execute the hooks on a batch."""
         for step in self._trained:
             loss: Any = step.callback
             loss.set_rate(batch["learning_rate"] if "learning_rate" in step.framework else None)
@@ -146,7 +146,7 @@ class CompiledGraph:
         read = [*self._tensors, self._sizes.to(self._device)] if self._sizes_used else self._tensors
         arguments = graph.laid_out(inputs.tensors, self._strides)
         arguments += [draw.function() for draw in self._draws]
-        torch.set_flush_denormal(True)  # an Adam step takes half as long again where averages have become that small
+        torch.set_flush_denormal(True)  # with denormal averages an Adam step takes 1.5 times as long
         try:
             with NoGrad():
                 outputs = self._run(*read, *[arguments[number] for number in self._inputs_used])
@@ -156,7 +156,7 @@ class CompiledGraph:
             batch.update(record(*result(outputs, inputs.tensors)))
 
     def _has_strides(self) -> bool:
-        """Return True if modules' and optimizers' tensors have the graph's strides; read them at their addresses."""
+        """Return True if the tensors have the graph's strides; note tensors that have moved to new addresses."""
         pointers = list(map(Tensor.data_ptr, self._read_tensors))
         if pointers != self._pointers:
             tensors = [tensor.detach() for tensor in self._read_tensors]
@@ -166,7 +166,7 @@ class CompiledGraph:
         return True
 
     def _trace(self, own: Sequence[Tensor], now: Sequence[Tensor], before: Sequence[Any]) -> list[Tensor]:
-        """Make the update with stand-ins; return the tensors that its hooks leave."""
+        """Run the update with stand-ins; return the tensors that the host needs from its hooks."""
         stand_in = dict(zip(map(id, own), now, strict=False))
         sizes, inputs = now[len(own)], now[len(own) + 1 :]
         remaining, results = iter(inputs), graph.Results(inputs)
@@ -200,7 +200,7 @@ class GraphSteps:
         self._of: dict[int, Tensor | None] = {}  # by the id of a parameter's stand-in
 
     def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
-        """Return the gradient of each parameter; no two share their numbers."""
+        """Return the gradient of each parameter; gradients do not share memory."""
         seen: set[int] = set()
         result: list[Tensor | None] = []
         for gradient in torch.autograd.grad(loss, parameters, allow_unused=True):
@@ -221,15 +221,15 @@ class GraphSteps:
 
 
 class Traced:
-    """A callback of an update while its graph is made; the update calls it as it calls the callback.
+    """Stands in for a callback of an update while its graph is traced.
 
     Args:
         callback: has the hooks.
-        checked: the same; its loss and target are refused if they assign an attribute.
+        checked: the callback, with `loss` and `target` that are refused if they assign an attribute.
         numbers: of its hooks in the region, by label.
         steps: of its loss; None = nothing is trained.
-        tensors: inputs of the graph, which it may write to.
-        left: gets what each hook leaves for the host, once for each call of the graph.
+        tensors: inputs of the graph, to which it may write.
+        left: list of the results that each hook passes to the host in every call of the graph.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class Traced:
         return self._outputs, metrics
 
     def loss(self, *required: Any, **optional: Any) -> Any:
-        """Return what the loss returns."""
+        """Return the result of the loss."""
         with self._hook("loss"):
             return self._checked.loss(*required, **optional)
 
@@ -271,11 +271,11 @@ class Traced:
         weight: Tensor | None = None,
         learning_rate: None = None,
     ) -> dict[str, Any]:
-        """Do what the loss does after its gradients are known, and before; return its outputs."""
+        """Run the phases of the loss: weights, gradients, clipping, step, buffers; return its outputs."""
         with self._hook("loss"):
             for path in outputs.get("updates", {}):
                 if id(self.callback.buffer(path)) not in self._tensors:
-                    raise Untraceable(None, f"it updates '{path}', which is no buffer of a module")
+                    raise Untraceable(None, f"it updates '{path}', which is not a buffer of a module")
             result = self.callback.phases(elements, outputs, metrics, weight, self._steps)
             self._require_no_gradient(result.outputs)
             hidden = None
@@ -290,7 +290,7 @@ class Traced:
             self.callback.move()
 
     def put(self, metrics: Mapping[str, Any]) -> None:
-        """Leave the metrics of a target to the host, and its outputs."""
+        """Pass the metrics and outputs of a target to the host."""
 
         def record(outputs: Mapping[str, Any], metrics: Mapping[str, Any]) -> Mapping[str, Any]:
             self.callback.store.put(metrics)
@@ -299,11 +299,11 @@ class Traced:
         self._left.append((record, (dict(self._outputs), metrics)))
 
     def passed(self) -> None:
-        """Leave counts to the host."""
+        """Do nothing, as the host counts."""
 
     @contextmanager
     def _hook(self, label: str) -> Iterator[None]:
-        """Refuse what no graph can hold, with the number of the hook."""
+        """Raise errors of a hook as `Untraceable`, with the number of the hook."""
         try:
             with noise.repeatable():
                 yield
@@ -314,4 +314,4 @@ class Traced:
 
     def _require_no_gradient(self, outputs: Mapping[str, Any]) -> None:
         if any(isinstance(value, Tensor) and value.requires_grad for value in outputs.values()):
-            raise Untraceable(None, "it passes on a gradient, which ends where a graph does")
+            raise Untraceable(None, "its outputs carry gradients, which end at the border of a graph")

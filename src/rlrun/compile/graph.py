@@ -1,4 +1,4 @@
-"""A graph of what functions do with tensors."""
+"""Tracing: the graph of a function of tensors."""
 
 import functools
 import logging
@@ -15,12 +15,12 @@ from rlrun.core.errors import printable
 Result = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]  # of the graph's outputs and inputs
 Place = tuple[Any, Any]  # a dict or list of tensors, and a name or number in it
 ATEN = torch.ops.aten
-NARROW = 8  # size of a product's operand up to which sums on a CPU take less time
+NARROW = 8  # size of an operand up to which sums are faster than a product on a CPU
 OUTSIDE = ("rlrun.memory", "rlrun.collect", "rlrun.env", "rlrun.core", "torch.optim", "torch.utils")
 
 
 class Untraceable(Exception):
-    """A hook does what no graph can hold.
+    """A hook does something that a graph cannot hold.
 
     Attributes:
         step: number of the hook; None = all of them.
@@ -40,15 +40,15 @@ class Inputs:
     """Values that hooks read in one update: tensors, numbers, texts, None, and dicts of these.
 
     Args:
-        values: what is read.
+        values: of the hooks.
         device: of numbers that become tensors.
 
     Attributes:
-        form: values of the same form go through the same graph.
-        tensors: those among the values; numbers are tensors, too, so that schedules change no graph.
+        form: values of the same form share a graph.
+        tensors: of the values; floats become tensors, too, so that schedules keep the graph.
 
     Raises:
-        Untraceable: a value is something else.
+        Untraceable: a value is of another type.
     """
 
     def __init__(self, values: Sequence[Any], device: str) -> None:
@@ -62,7 +62,7 @@ class Inputs:
     def _take(self, value: Any, form: list[Any]) -> None:
         if isinstance(value, Tensor):
             if value.requires_grad:
-                raise Untraceable(None, "they read a tensor with a gradient, which ends where a graph does")
+                raise Untraceable(None, "they read a tensor with a gradient, which ends at the border of a graph")
             form += (value.shape, value.dtype, value.device)
             self.tensors.append(value)
         elif isinstance(value, float):
@@ -79,12 +79,12 @@ class Inputs:
 
     @property
     def pattern(self) -> tuple[Any, ...]:
-        """The form but for sizes."""
+        """The form without sizes."""
         return tuple(len(part) if isinstance(part, torch.Size) else part for part in self.form)
 
 
 def varying(shapes: Sequence[Sequence[torch.Size]]) -> list[list[int]]:
-    """Return the dimensions of each input that had more than one size; shapes: of all inputs, each time."""
+    """Return the dimensions of each input that had more than one size; shapes: of all inputs in each call."""
     return [
         [axis for axis, sizes in enumerate(zip(*sides, strict=True)) if len({*sizes}) > 1]
         for sides in zip(*shapes, strict=True)
@@ -92,7 +92,7 @@ def varying(shapes: Sequence[Sequence[torch.Size]]) -> list[list[int]]:
 
 
 def laid_out(tensors: Sequence[Tensor], strides: Sequence[tuple[int, ...] | None]) -> list[Tensor]:
-    """Return tensors with these strides, which a graph takes for granted; None = contiguous."""
+    """Return tensors with the strides that a graph assumes; None = contiguous."""
     return [
         tensor if tensor.stride() == wanted else _copied(tensor, wanted)
         for tensor, wanted in zip(tensors, strides, strict=True)
@@ -106,14 +106,14 @@ def _copied(tensor: Tensor, strides: tuple[int, ...] | None) -> Tensor:
 
 
 def rebuilt(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """Return a value of `Inputs` with other tensors."""
+    """Return a value of `Inputs` with its tensors replaced."""
     if isinstance(value, dict):
         return {name: rebuilt(entry, tensors) for name, entry in value.items()}
     return next(tensors) if isinstance(value, Tensor | float) else value
 
 
 class Results:
-    """Trees of tensors that hooks leave, as functions of the graph's outputs and inputs.
+    """Hooks' results for the host, trees of tensors, as functions of the graph's outputs and inputs.
 
     Attributes:
         tensors: the outputs of the graph.
@@ -124,42 +124,42 @@ class Results:
         self._inputs = {id(tensor): number for number, tensor in enumerate(inputs)}
 
     def of(self, tree: Any) -> Result:
-        """Return a function that gives a tree with the tensors of an update.
+        """Return a function that rebuilds a tree with the tensors of an update.
 
         Raises:
-            Untraceable: it has a size, which may be another one the next time.
+            Untraceable: the tree contains a size, which may change.
         """
         if isinstance(tree, Tensor):
             number = self._inputs.get(id(tree))
             if number is not None:
                 return lambda outputs, inputs: inputs[number]
-            place = len(self.tensors)
+            index = len(self.tensors)
             self.tensors.append(tree.detach() if tree.requires_grad else tree)
-            return lambda outputs, inputs: outputs[place]
+            return lambda outputs, inputs: outputs[index]
         if isinstance(tree, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise Untraceable(None, "they return a size, and sizes differ")
         if isinstance(tree, dict):
             entries = [(name, self.of(entry)) for name, entry in tree.items()]
             return lambda outputs, inputs: {name: entry(outputs, inputs) for name, entry in entries}
-        if isinstance(tree, tuple | list):  # also a metric that is no tensor
+        if isinstance(tree, tuple | list):  # includes metrics that are tuples
             parts, plain = [self.of(part) for part in tree], tuple if isinstance(tree, tuple) else list
             make = getattr(type(tree), "_make", plain)
             return lambda outputs, inputs: make([part(outputs, inputs) for part in parts])
-        if isinstance(tree, functools.partial):  # its arguments may be tensors, as those of a schedule are
-            function, places, named = tree.func, list(map(self.of, tree.args)), self.of(tree.keywords)
+        if isinstance(tree, functools.partial):  # its arguments may be tensors
+            function, arguments, named = tree.func, list(map(self.of, tree.args)), self.of(tree.keywords)
             return lambda outputs, inputs: functools.partial(
-                function, *[place(outputs, inputs) for place in places], **named(outputs, inputs)
+                function, *[argument(outputs, inputs) for argument in arguments], **named(outputs, inputs)
             )
         return lambda outputs, inputs: tree
 
 
 def modules_of(owners: Iterable[Any]) -> list[nn.Module]:
-    """Return the modules that callbacks or others hold, directly or through other objects, in a fixed order."""
+    """Return the modules that callbacks or other owners hold, directly or indirectly, in a fixed order."""
     return [part for part in parts_of(owners) if isinstance(part, nn.Module)]
 
 
 def places_of(parts: Iterable[Any]) -> list[Place]:
-    """Return where modules, losses and moves of target networks hold their tensors."""
+    """Return the containers and names of the tensors of modules, losses and target networks."""
     places: list[Place] = []
     for part in parts:
         if isinstance(part, nn.Module):
@@ -172,7 +172,7 @@ def places_of(parts: Iterable[Any]) -> list[Place]:
 
 
 def parts_of(owners: Iterable[Any]) -> list[Any]:
-    """Return what callbacks or others hold, but for tensors and what belongs to memory, collection and environments."""
+    """Return all objects that owners hold, except tensors and parts of memory, collection and environments."""
     parts: dict[int, Any] = {}
     pending: list[Any] = list(owners)[::-1]
     while pending:
@@ -200,7 +200,7 @@ def _parts(part: Any) -> list[Any]:
 
 @contextmanager
 def swapped(places: Sequence[Place], stand_in: Mapping[int, Tensor]) -> Iterator[None]:
-    """Have places hold other tensors, by the id of the ones that they hold."""
+    """Replace the tensors at some places by stand-ins, by their ids, during the context."""
     before = [holder[name] for holder, name in places]
     try:
         for (holder, name), tensor in zip(places, before, strict=True):
@@ -212,11 +212,11 @@ def swapped(places: Sequence[Place], stand_in: Mapping[int, Tensor]) -> Iterator
 
 
 class Sizes:
-    """Sizes of inputs that may be others the next time.
+    """Sizes of a graph's inputs, some of which may vary.
 
     Args:
         inputs: of a graph.
-        varying: the dimensions of each input that may have another size; those of the same size now always have.
+        varying: the dimensions of each input that may vary; those of equal size always stay equal.
     """
 
     def __init__(self, inputs: Sequence[Tensor], varying: Sequence[Sequence[int]]) -> None:
@@ -226,7 +226,7 @@ class Sizes:
         self._shapes = ShapeEnv()
         mode = FakeTensorMode(shape_env=self._shapes, allow_non_fake_inputs=True)
         self.stand_ins: list[Tensor] = []
-        self._symbols: list[tuple[int, int, Any]] = []  # number of an input, dimension, and what stands for its size
+        self._symbols: list[tuple[int, int, Any]] = []  # number of an input, dimension, and symbol of its size
         self._fixed: list[tuple[int, int, int]] = []  # likewise, and the size
         for number, (tensor, free) in enumerate(zip(inputs, varying, strict=True)):
             kinds = [DimDynamic.DUCK if dim in free else DimDynamic.STATIC for dim in range(tensor.dim())]
@@ -240,7 +240,7 @@ class Sizes:
         self._known: dict[tuple[Any, ...], bool] = {}
 
     def allow(self, shapes: tuple[torch.Size, ...]) -> bool:
-        """Tell whether inputs of these shapes can go by the graph, which may hold for some sizes only."""
+        """Return True if the graph accepts inputs of these shapes; it may hold for some sizes only."""
         if shapes not in self._known:
             fixed = all(shapes[number][dimension] == size for number, dimension, size in self._fixed)
             sizes = {symbol: shapes[number][dimension] for number, dimension, symbol in self._symbols}
@@ -253,7 +253,7 @@ class Sizes:
 def traced(
     function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], sizes: Sizes | None = None
 ) -> fx.GraphModule:
-    """Return the graph of what a function does with stand-ins of tensors; those themselves stay as they are."""
+    """Return the graph of a function, traced with stand-ins for its tensors, which stay unchanged."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     table: dict[Any, Callable[..., Any]] = {
@@ -268,9 +268,9 @@ def traced(
         ATEN.baddbmm.default: _narrow_layer,
     }
     mode: Any = "fake" if sizes is None else "symbolic"
-    # else torch prints a traceback where a stand-in does not fit; its message is reported
+    # torch would print a traceback if a stand-in does not fit; its message is reported elsewhere
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
-    # a stand-in draws nothing; what is not one must not draw for it
+    # drawing a stand-in must not change the real generator
     with torch.random.fork_rng(devices=[]), _compiling():
         module = make_fx(function, table, tracing_mode=mode, _allow_non_fake_inputs=True)(
             *(map(_bare, inputs) if sizes is None else sizes.stand_ins)
@@ -281,7 +281,7 @@ def traced(
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """Have `torch.compiler.is_compiling` say so, which versions before 2.12 do in `torch.compile` alone."""
+    """Make `torch.compiler.is_compiling` return True; before torch 2.12 only `torch.compile` does so."""
     compiler: Any = torch.compiler
     before, compiler._is_compiling_flag = compiler._is_compiling_flag, True
     try:
@@ -291,12 +291,12 @@ def _compiling() -> Iterator[None]:
 
 
 def _bare(tensor: Tensor) -> Tensor:
-    """Return a tensor without its gradient, for which another stand-in would be made."""
+    """Return a tensor without its `grad`, which would get a stand-in of its own."""
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def used(module: fx.GraphModule) -> list[int]:
-    """Take out the inputs that the graph does not read, and return the numbers of the others."""
+    """Remove the inputs that the graph does not read; return the numbers of the others."""
     numbers = []
     for number, node in enumerate(module.graph.find_nodes(op="placeholder")):
         if node.users:
@@ -307,10 +307,10 @@ def used(module: fx.GraphModule) -> list[int]:
 
 
 def constants(module: fx.GraphModule) -> list[Tensor]:
-    """Return the tensors that a graph holds by itself, which are no inputs.
+    """Return the tensors that a graph holds itself, beside its inputs.
 
     Raises:
-        Untraceable: it would learn from one, or write to it; it has copies of them once it is compiled.
+        Untraceable: it would train one or write to it; a compiled graph has only copies.
     """
     tensors = []
     for node in module.graph.find_nodes(op="get_attr"):
@@ -318,13 +318,13 @@ def constants(module: fx.GraphModule) -> list[Tensor]:
         if not isinstance(tensor, Tensor):
             continue
         if isinstance(tensor, nn.Parameter) or _written(node):
-            raise Untraceable(None, "they learn from tensors, or write to some, that are in no module of theirs")
+            raise Untraceable(None, "they train or write tensors that no module of theirs owns")
         tensors.append(tensor)
     return tensors
 
 
 def _written(node: fx.Node) -> bool:
-    """Tell whether something writes to what a node stands for, or to a view of it."""
+    """Return True if the graph writes to a node's tensor, or to a view of it."""
     for user in node.users:
         schema = getattr(user.target, "_schema", None)
         for position, argument in enumerate(schema.arguments if schema is not None else ()):
@@ -343,7 +343,7 @@ def _refuse_number(x: Tensor) -> Any:
 def _tanh(x: Tensor) -> Any:
     """Return tanh(x) = 2 σ(2x) - 1, 2e-7 off at most: compiled for a CPU, torch's own takes three times as long."""
     if x.device.type != "cpu" or x.dtype != torch.float32:
-        return NotImplemented  # then it is not taken apart
+        return NotImplemented  # torch's own stays
     return 2.0 * torch.sigmoid(2.0 * x) - 1.0
 
 
@@ -376,7 +376,7 @@ def _narrow_product(x: Tensor, weight: Tensor) -> Any:
 
 
 def _by_rows(x: Tensor) -> Tensor:
-    """Return x computed once and stored by rows; else every use would compute it again, or read it with gaps."""
+    """Return x computed once and stored by rows; otherwise every use might compute it again, or read with gaps."""
     from torch._inductor import inductor_prims
 
     strides = torch.empty(x.shape, device="meta").stride()
@@ -385,17 +385,17 @@ def _by_rows(x: Tensor) -> Tensor:
 
 
 def _lerp(slow: Sequence[Tensor], fast: Sequence[Tensor], rate: float) -> None:
-    """Move tensors one by one, as `_norms` takes them."""
+    """Move tensors one by one, for fusion like `_norms`."""
     for tensor, other in zip(slow, fast, strict=True):
         tensor.lerp_(other, rate)
 
 
 def _copy(tensors: Sequence[Tensor], others: Sequence[Tensor], non_blocking: bool = False) -> None:
-    """Copy tensors one by one, as `_norms` takes them."""
+    """Copy tensors one by one, for fusion like `_norms`."""
     for tensor, other in zip(tensors, others, strict=True):
         tensor.copy_(other)
 
 
 def _norms(tensors: Sequence[Tensor], order: float = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """Return norms one by one, which the compiler fuses; it leaves those of a list apart."""
+    """Return norms one by one; the compiler fuses these, but not the norms of a list."""
     return [torch.linalg.vector_norm(tensor, order, dtype=dtype) for tensor in tensors]

@@ -1,4 +1,4 @@
-"""Random numbers of compiled hooks: tensors are inputs of the graph, others have no place in one."""
+"""Random numbers of compiled hooks: tensors become inputs of the graph, other draws are refused."""
 
 import functools
 import pickle
@@ -28,10 +28,10 @@ class Draw(NamedTuple):
 
 
 def draws(module: fx.GraphModule) -> list[Draw]:
-    """Make random numbers of a graph its last inputs, in the order in which the hooks draw them.
+    """Turn the random numbers of a graph into its last inputs, in the order in which the hooks draw them.
 
-    Within a graph, a compiler chooses the order of draws. Numbers whose probabilities depend on data stay there, and so
-    do all numbers of a graph that has such ones, as the order would change between them and the others.
+    Within a graph the compiler chooses the order of draws. If the probabilities of some numbers depend on data, all
+    numbers stay in the graph, as otherwise their order would change.
     """
     random = torch.Tag.nondeterministic_seeded
     nodes = [node for node in module.graph.nodes if random in getattr(node.target, "tags", ())]
@@ -52,13 +52,13 @@ def draws(module: fx.GraphModule) -> list[Draw]:
 
 
 def _draw(node: fx.Node) -> Draw | None:
-    """Return the numbers that a node draws; None if they depend on other numbers of the graph."""
+    """Return the draw of a node; None if it depends on other numbers of the graph."""
     operator: Any = node.target
     value = node.meta["val"]
     inputs, rest = node.all_input_nodes, node.args
     if not isinstance(value, Tensor) or not all(isinstance(size, int) for size in value.shape):
         return None
-    # numbers are drawn in the order of memory
+    # with the same strides, as numbers are drawn in the order of memory
     like = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     if not inputs:
         return Draw(like, functools.partial(operator, *rest, **node.kwargs))
@@ -76,7 +76,7 @@ def repeatable() -> Iterator[None]:
     """Restore random generators of the host afterwards.
 
     Raises:
-        Untraceable: numbers were drawn, which a graph would repeat, or a seed was set, which it would leave out.
+        Untraceable: the block drew numbers, which a graph would repeat, or set a seed, which it would skip.
     """
     python, arrays, before = random.getstate(), np.random.get_state(), _random_states()
     try:
@@ -89,5 +89,5 @@ def repeatable() -> Iterator[None]:
 
 
 def _random_states() -> bytes:
-    with _disable_current_modes():  # else the last is a stand-in
+    with _disable_current_modes():  # otherwise torch's state would be a stand-in
         return pickle.dumps((random.getstate(), np.random.get_state(), torch.get_rng_state().numpy()))

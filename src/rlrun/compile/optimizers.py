@@ -1,4 +1,4 @@
-"""Steps of optimizers as arithmetic on tensors, with the sizes of steps made on the host."""
+"""Optimizer steps as arithmetic on tensors, with step sizes computed on the host."""
 
 from collections.abc import Mapping, Sequence
 from operator import is_
@@ -29,23 +29,23 @@ def rule_of(optimizer: torch.optim.Optimizer) -> list[type[torch.optim.Optimizer
 
 
 def is_hooked(parameter: Any) -> bool:
-    """Return True if somebody sees, or changes, the gradient of a parameter."""
+    """Return True if a parameter has hooks on its gradient."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def _names(kind: type[torch.optim.Optimizer], group: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of what an optimizer keeps of each parameter of a group, in its shape."""
+    """Return the names of an optimizer's moments for the parameters of a group."""
     if kind is torch.optim.SGD:
         return ("momentum_buffer",) if group["momentum"] else ()
     return ("exp_avg", "exp_avg_sq")
 
 
 class OptimizerRule:
-    """What an optimizer keeps of its parameters, and its step.
+    """The state and the step of an optimizer, for a graph.
 
     Adam and AdamW: Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1, and Loshchilov and Hutter 2019 (arXiv
-    1711.05101), algorithm 2. The state is the optimizer's own. The corrections of the averages' bias are numbers of the
-    host, as a compiled kernel would compute them again for every few parameters.
+    1711.05101), algorithm 2. The state is the optimizer's own. The host computes bias corrections, as a compiled kernel
+    would compute them again for every few parameters.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -63,11 +63,11 @@ class OptimizerRule:
         self._counted = {number for number, entry in enumerate(self._entries) if "step" in entry}
         self._taken = 0
         self._count = torch.zeros(())
-        self._one = torch.ones(())  # a number would be made a tensor at each step
+        self._one = torch.ones(())  # a number would become a tensor in each step
         self.settle()
 
     def _begun(self, parameter: Tensor, group: int) -> dict[str, Tensor]:
-        """Return the state that an optimizer begins with."""
+        """Return the initial state of a parameter."""
         entry = {name: torch.zeros_like(parameter) for name in self._names[group]}
         if self.kinds[group] is not torch.optim.SGD:
             double = torch.get_default_dtype() == torch.float64 and not self.groups[group]["fused"]  # as torch counts
@@ -75,12 +75,12 @@ class OptimizerRule:
         return entry
 
     def tensors(self) -> list[Tensor]:
-        """Return what the step reads and writes."""
+        """Return the tensors that the step reads and writes."""
         pairs = zip(self._entries, self._group_of, strict=True)
         return [*self.parameters, *(entry[name] for entry, group in pairs for name in self._names[group])]
 
     def settle(self) -> None:
-        """Let the optimizer keep the state of parameters that are moved, and count their steps together.
+        """Store the state of parameters that are moved in the optimizer, with a joint counter of their steps.
 
         Raises:
             Untraceable: they have taken different numbers of steps.
@@ -100,14 +100,14 @@ class OptimizerRule:
         self._taken = counts.pop()
 
     def is_current(self) -> bool:
-        """Return True if the optimizer keeps the same state and settings, and nobody sees its gradients.
+        """Return True if state and settings of the optimizer are the same.
 
         Raises:
-            Untraceable: its step can no longer be compiled.
+            Untraceable: its step can no longer be compiled, or gradients have hooks now.
         """
         same = self._now() == self._settings
         if any(map(is_hooked, self.parameters)) or not (same or rule_of(self.optimizer) == self.kinds):
-            raise Untraceable(None, "somebody sees gradients, or the optimizer has other settings by now")
+            raise Untraceable(None, "gradients have hooks, or the optimizer's settings have changed")
         if not same or self.optimizer.state is not self.state:
             return False
         # not by parameter: the hash of a tensor takes longer than all else here
@@ -116,7 +116,7 @@ class OptimizerRule:
         )
 
     def sizes(self) -> list[tuple[float, float, float]]:
-        """Count a step; return, by group, its size, the factor of roots of squares, and the share of weights kept."""
+        """Count a step; return for each group its size, root factor and weight decay factor."""
         if self._counted:
             self._count.add_(self._one)
             self._taken += 1

@@ -1,4 +1,4 @@
-"""Several optimizers, each of some groups of parameters, as one."""
+"""One optimizer made of several, each for some groups of parameters."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,14 +7,14 @@ import torch
 
 
 class Several(torch.optim.Optimizer):
-    """Step each group of parameters by one of several optimizers.
+    """Steps each group of parameters by one of several optimizers.
 
-    Groups and state are those of one optimizer, so that schedules, checkpoints and forks treat it as such. Each group
-    has the number of its optimizer as `part`.
+    Groups and state are those of one optimizer, so that schedules, checkpoints and forks need no special case. Each
+    group has the number of its optimizer as `part`.
 
     Args:
-        groups: of parameters, complete ones of these optimizers.
-        optimizers: that step them.
+        groups: of parameters, with all settings of their optimizers.
+        optimizers: of the groups.
     """
 
     def __init__(self, groups: Sequence[dict[str, Any]], optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -23,13 +23,13 @@ class Several(torch.optim.Optimizer):
         super().__init__(groups, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has; torch leaves further attributes out."""
+        """Return the attributes of a copy, with `optimizers`, which torch would leave out."""
         return super().__getstate__() | {"optimizers": self.optimizers}
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Step all parameters; closure: not supported."""
         for number, optimizer in enumerate(self.optimizers):
-            # Loading a state, and a copy, replace groups and state of this one alone.
+            # Loading and copying replace only the groups and the state of this object.
             optimizer.param_groups = [group for group in self.param_groups if group["part"] == number]
             optimizer.state = self.state
             optimizer.step()

@@ -1,4 +1,4 @@
-"""Targets, losses, optimizer steps and target networks that follow one another, as one compiled function."""
+"""Successive targets, losses, optimizer steps and target networks as one compiled function."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ UNTRACEABLE = (nn.RNNBase, nn.RNNCellBase, np.random.Generator, np.random.Random
 
 
 class FusedUpdate:
-    """Compile hooks of an update that follow one another into one function.
+    """Compiles successive hooks of an update into one function.
 
-    These are targets, losses that step Adam, AdamW or SGD, and moves of target networks. Others are called as they are,
-    and so is a hook that no graph can be made of: one with a recurrent network, or one that reads numbers from tensors.
-    The log names it. Results are the same up to rounding.
+    These are targets, losses that step Adam, AdamW or SGD, and moves of target networks. Other hooks are called
+    uncompiled, and so are hooks that cannot be traced, such as those with a recurrent network or that read numbers from
+    tensors; the log names these. Results are the same up to rounding.
 
     Args:
-        compile: false leaves all hooks as they are.
+        compile: False = all hooks are called uncompiled.
         device: of networks.
 
     Raises:
-        ConfigError: a CPU's graph is compiled by a C++ compiler, and there is none.
+        ConfigError: a C++ compiler is missing, which graphs on a CPU need.
     """
 
     def __init__(self, compile: bool, device: str) -> None:
         self.compile = compile
         self.device = device
-        self.refused: set[tuple[int, str]] = set()  # callback and label of hooks that no graph can be made of
+        self.refused: set[tuple[int, str]] = set()  # callback and label of hooks that cannot be traced
         self._rules: dict[int, OptimizerRule] = {}  # of optimizers, by the id of the callback
         self._named: set[str] = set()  # hooks that the log has named
         compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # as torch has it
@@ -61,7 +61,7 @@ class FusedUpdate:
             backend.keep_compiled()
 
     def fits(self, step: Any) -> bool:
-        """Return True if a hook can be compiled, as far as one sees before it is called.
+        """Return True if a hook may be compiled; only tracing shows whether it can.
 
         The log names losses and targets that cannot, once.
         """
@@ -80,14 +80,14 @@ class FusedUpdate:
             _messages.warning("compile: not %s: %s", printable(names), reason)
 
     def rule(self, loss: Any) -> OptimizerRule:
-        """Return the rule of a loss's optimizer, the same one for all graphs."""
+        """Return the rule of a loss's optimizer, shared by all graphs."""
         rule = self._rules.get(id(loss))
         if rule is None or not rule.is_current():
             rule = self._rules[id(loss)] = OptimizerRule(loss.optimizer)
         return rule
 
     def region(self, hooks: Any) -> Function:
-        """Return hooks as one function; hooks: as `rlrun.training.update.Hooks` has them."""
+        """Return hooks as one function; hooks: a `rlrun.training.update.Hooks`."""
         return Region(hooks, self)
 
 
@@ -110,11 +110,11 @@ def _obstacle(step: Any) -> str:
 
 
 class Region:
-    """Hooks that follow one another, as one compiled function for each form of their inputs.
+    """Successive hooks, with one compiled function for each form of their inputs.
 
     Args:
-        hooks: as `rlrun.training.update.Hooks` has them.
-        compiler: makes functions of parts, where no graph can be made of the whole.
+        hooks: a `rlrun.training.update.Hooks`.
+        compiler: compiles parts of the hooks if they cannot be traced as a whole.
     """
 
     def __init__(self, hooks: Any, compiler: FusedUpdate) -> None:
@@ -125,20 +125,20 @@ class Region:
         self.active = [step for step in steps if step.label == "target" or hooks.due[id(step.callback)]]
         self.passed = [step.callback for step in steps if step.label != "target"]
         provided: set[str] = set()
-        self.names: list[str] = []  # that are read, and that no hook of the region provides
+        self.names: list[str] = []  # names read from outside of the region
         for step in self.active:
             asked = [name for name in step.asks if name not in step.framework or name == "weight"]
             self.names += [name for name in asked if name not in (*provided, *self.names)]
             provided |= set(step.callback.provides)
         self._keys = {(id(step.callback), step.label) for step in steps}
         self._graphs: dict[Any, CompiledGraph] = {}
-        self._shapes: dict[Any, list[list[torch.Size]]] = {}  # of inputs that were seen, by their pattern
-        self._any_size: dict[Any, CompiledGraph] = {}  # graphs that take more than one size
+        self._shapes: dict[Any, list[list[torch.Size]]] = {}  # of all inputs so far, by their pattern
+        self._any_size: dict[Any, CompiledGraph] = {}  # graphs for more than one size, by pattern of inputs
         self._plain: Function | None = None
-        self._as_is = False  # a hook needs whole numbers, such as sizes and indices, as constants
+        self._as_is = False  # True if a hook needs whole numbers, such as sizes and indices, as constants
 
     def __call__(self, groups: Groups, state: Any) -> None:
-        """Do what the hooks do."""
+        """Execute the hooks."""
         if self._plain is None and not self.compiler.refused.isdisjoint(self._keys):
             self._plain = self.hooks.one_by_one(self.compiler)
         if self._plain is None:
@@ -156,7 +156,7 @@ class Region:
                     return
                 self._refuse(error)
             else:
-                for callback in self.passed:  # first, since it forgets errors of an earlier batch
+                for callback in self.passed:  # first, as this drops the errors of an earlier batch
                     callback.passed()
                 compiled(batch, inputs)
                 return
@@ -164,7 +164,7 @@ class Region:
         self._plain(groups, state)
 
     def _values(self, batch: Mapping[str, Any]) -> list[Any]:
-        """Return what hooks read; counts as tensors, so that each has not a graph of its own."""
+        """Return the values that hooks read, with whole numbers as tensors, so that they share a graph."""
         values = [batch[name] for name in self.names]
         if self._as_is:
             return values
@@ -173,7 +173,7 @@ class Region:
         return [torch.tensor(value, dtype=kind, device=device) if type(value) is int else value for value in values]
 
     def _new(self, inputs: graph.Inputs, values: Sequence[Any]) -> CompiledGraph:
-        """Return a graph; one for any size of what comes in more than one size."""
+        """Return a graph for these inputs; sizes that have varied are free in it."""
         general = self._any_size.get(inputs.pattern)
         if general is not None and general.allows(inputs) and general.is_current():
             return general
@@ -183,7 +183,7 @@ class Region:
         seen.append([tensor.shape for tensor in inputs.tensors])
         varying = graph.varying(seen)
         small = any(t.shape[axis] < 2 for t, axes in zip(inputs.tensors, varying, strict=True) for axis in axes)
-        if small or not any(varying):  # one row or none is not what several are
+        if small or not any(varying):  # sizes of 0 and 1 need graphs of their own
             return self._graph(inputs, values, None)
         self._any_size[inputs.pattern] = self._graph(inputs, values, varying)
         return self._any_size[inputs.pattern]
@@ -197,8 +197,8 @@ class Region:
         )
 
     def _refuse(self, error: Untraceable) -> None:
-        """Call a hook as it is that no graph can be made of, or all of them."""
+        """Call a hook that cannot be traced uncompiled, or all hooks; warn about it."""
         steps = self.steps if error.step is None else [self.active[error.step]]
         self.compiler.name(steps, error)
         self.compiler.refused |= {(id(step.callback), step.label) for step in steps}
-        self._plain = self.hooks.one_by_one(self.compiler)  # which other regions find out for themselves
+        self._plain = self.hooks.one_by_one(self.compiler)  # other regions notice it by themselves

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import ClassVar
 
-KINDS = ("env", "act", "sample", "update", "evaluate", "write")  # of work, each a metric below `time/`
+KINDS = ("env", "act", "sample", "update", "evaluate", "write")  # kinds of work, each a metric below `time/`
 
 
 class Spent(dict[str, float]):
@@ -16,8 +16,8 @@ class Spent(dict[str, float]):
     `load` is the loader's time for batches. It contains `env` and `act`; the rest of it is `sample`.
 
     Attributes:
-        current: of the run that trains in this process.
-        own: names of one's own code -> its calls and their seconds since they were read.
+        current: the one of the run that trains in this process.
+        own: name of each block of `timed` -> its calls and their seconds since the last `timed()`.
     """
 
     current: ClassVar[Spent | None] = None
@@ -43,7 +43,7 @@ class Spent(dict[str, float]):
     def shares(self, *, again: bool = False) -> dict[str, float]:
         """Return the share of the time since the last call that each kind of work took, as metrics.
 
-        again: since the call before the last.
+        again: return them since the call before the last one.
         """
         if not again:
             self._begun = self._read
@@ -55,7 +55,7 @@ class Spent(dict[str, float]):
         return {f"time/{work}": seconds[work] / elapsed for work in KINDS if work in seconds}
 
     def timed(self) -> dict[str, float]:
-        """Return the mean seconds of each block of one's own code since the last call, as metrics."""
+        """Return the mean seconds of each block that users time, since the last call, as metrics."""
         own, self.own = self.own, {}
         return {f"time/{name}_seconds": seconds / calls for name, (calls, seconds) in own.items()}
 
@@ -78,5 +78,5 @@ def timed(name: str) -> Iterator[None]:
 
 def is_clock(name: str) -> bool:
     """Return True if a metric of this name depends on the clock or the machine, so that no resume repeats it."""
-    of_clock = name.startswith(("time/", "system/")) or "/time/" in name  # that of a second collector
+    of_clock = name.startswith(("time/", "system/")) or "/time/" in name  # `/time/`: of a second collector
     return name == "seconds" or name.endswith("_per_second") or of_clock

@@ -1,8 +1,8 @@
 """Ranks: the processes that torchrun starts for one run, each with its share of the envs and of every batch.
 
-Each rank holds all networks. What is computed over a batch and affects training is computed over all shares, by the
-functions here. So every rank takes the same step, which is that of one process on the whole batch. All ranks call them
-in the same order. In a process that trains alone they do nothing.
+Each rank holds all networks. The functions here compute statistics that affect training over all shares of a batch. So
+every rank takes the same step: that of one process on the whole batch. All ranks call them in the same order. In a
+process that trains alone they do nothing.
 
 Gradients are averaged by `torch.distributed.all_reduce`, not by its DistributedDataParallel. That wraps a module's
 `forward`, whereas a loss here calls other methods of networks (`act`, `heads`, …). It sends gradients while others are
@@ -30,12 +30,12 @@ if TYPE_CHECKING:  # commands that look at checkpoints only do without torch
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(days=7)  # one evaluates, the others wait; one that is gone is noticed at once all the same
+PATIENCE = timedelta(days=7)  # the others wait while one evaluates; a rank that died is noticed at once nevertheless
 PAUSE = timedelta(seconds=1)  # of waiting: Python handles signals only between calls, and another rank may be stuck
 FAILED = "failed"  # a key of the store: the first rank that failed, and why
 
 _rank, _world_size = 0, 1
-_store: Any = None  # of torch.distributed, by which ranks find each other
+_store: Any = None  # torch.distributed's key-value store, by which ranks find each other
 
 
 def launched() -> int:
@@ -60,10 +60,10 @@ def world_size() -> int:
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Be one of the ranks that torchrun has started, as long as a `with` block lasts; without torchrun, be alone.
+    """Join the ranks that torchrun has started, as long as a `with` block lasts; do nothing without torchrun.
 
     Raises:
-        RankError: the ranks do not find each other; or, without a message, another rank has failed first and says so.
+        RankError: the ranks do not find each other; without a message: another rank failed first, and reports it.
     """
     global _rank, _world_size, _store
     if launched() == 1 or _world_size > 1:
@@ -91,12 +91,12 @@ def joined() -> Iterator[None]:
 
 
 def _meet(store: Any, number: int, count: int) -> str:
-    """Return a name that the ranks which are there now agree on: what ranks before a restart stored is still there.
+    """Return a name for keys of the store, on which the present ranks agree: ranks before a restart left theirs there.
 
-    Each rank shows an identity of its own, and the first one answers to it, until all have read the name.
+    Each rank stores an identity of its own. The first rank answers each identity with the name, until all have read it.
 
     Raises:
-        RuntimeError: one of them does not come.
+        RuntimeError: a rank does not come.
     """
     own, until = f"rlrun/{uuid.uuid4().hex}", time.monotonic() + store.timeout.total_seconds()
 
@@ -121,7 +121,7 @@ def _meet(store: Any, number: int, count: int) -> str:
 
 
 def _backend() -> str:
-    """Return what ranks communicate by: NCCL where each has a GPU of its own, else gloo."""
+    """Return the backend of torch.distributed: NCCL where each rank has a GPU of its own, else gloo."""
     import torch
 
     here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
@@ -130,7 +130,7 @@ def _backend() -> str:
 
 
 def _is_first_to_fail(error: BaseException) -> bool:
-    """Tell the other ranks why this one failed; return False if another one has failed before."""
+    """Store why this rank failed, for the others; return False if another one failed before."""
     text = json.dumps([_rank, describe_error(error), isinstance(error, RankError), traceback.format_exc()])
     try:
         return bool(_store.compare_set(FAILED, "", text).decode() == text)
@@ -139,7 +139,7 @@ def _is_first_to_fail(error: BaseException) -> bool:
 
 
 def _failure() -> RankError:
-    """Return why another rank is gone: what it has said, or that it could say nothing."""
+    """Return the error of the rank that failed, as it stored it; or that it stored none."""
     try:
         number, line, unknown, where = json.loads(_store.compare_set(FAILED, "", ""))
     except (RuntimeError, ValueError):
@@ -152,20 +152,20 @@ def _failure() -> RankError:
 
 
 def _call(function: Callable[..., Any], *args: Any) -> Any:
-    """Call what all ranks call.
+    """Call a collective operation.
 
     Raises:
-        RankError: another one is gone.
+        RankError: another rank is gone.
     """
     try:
         return function(*args)
-    except RuntimeError as error:  # of the connection
+    except RuntimeError as error:  # the connection broke
         raise _failure() from error
 
 
 def _send(function: Callable[..., Any], value: Tensor, *args: Any) -> Tensor:
-    """Exchange a tensor in place by what all ranks call."""
-    if value.is_cuda:  # which is not waited for here
+    """Exchange a tensor in place by a collective operation."""
+    if value.is_cuda:  # the stream waits, not this process
         _call(function, value, *args)
     else:
         _call(_wait, _call(partial(function, async_op=True), value, *args))
@@ -173,12 +173,12 @@ def _send(function: Callable[..., Any], value: Tensor, *args: Any) -> Tensor:
 
 
 def _wait(work: Any) -> None:
-    """Wait until a message has come."""
+    """Wait until a collective operation is complete."""
     while True:
         try:
             work.wait(PAUSE)
             return
-        except RuntimeError:  # of a pause, or of the connection
+        except RuntimeError:  # the pause is over, or the connection broke
             if work.is_completed():
                 work.wait()
                 return
@@ -199,7 +199,10 @@ def mean_(value: Tensor) -> Tensor:
 
 
 def pooled_(total: Tensor, number: int) -> int:
-    """Add up sums over elements, in place; return of how many elements they are now, given how many there are here."""
+    """Add up sums over elements, in place; return the number of elements of all ranks.
+
+    number: of the elements in this rank.
+    """
     if _world_size == 1:
         return number
     import torch
@@ -219,7 +222,7 @@ def broadcast_(value: Tensor, source: int = 0) -> Tensor:
 
 
 def largest(number: int) -> int:
-    """Return the largest number that a rank has: what is asked for in each update goes in one message."""
+    """Return the largest number that a rank has. It takes one message, as every update calls it."""
     if _world_size == 1:
         return number
     import torch
@@ -229,7 +232,7 @@ def largest(number: int) -> int:
 
 
 def broadcast(value: T, source: int = 0) -> T:
-    """Return what the first rank has, or another one, of any type."""
+    """Return the value of the first rank, or of another one; of any type."""
     if _world_size == 1:
         return value
     import torch
@@ -242,7 +245,7 @@ def broadcast(value: T, source: int = 0) -> T:
 
 
 def by_first(function: Callable[[], T], *errors: type[Exception]) -> T:
-    """Call a function in the first rank; return what it returns, or raise its errors of these types, in every rank."""
+    """Call a function in the first rank; in every rank return its result, or raise its error of these types."""
     result: Any = None
     try:
         result = function() if _rank == 0 else None
@@ -255,7 +258,7 @@ def by_first(function: Callable[[], T], *errors: type[Exception]) -> T:
 
 
 def all_gather(value: T) -> list[T]:
-    """Return what each rank has, in their order."""
+    """Return the values of all ranks, in their order."""
     return [broadcast(value, source) for source in range(_world_size)]
 
 
@@ -265,7 +268,7 @@ def all_true(flag: bool) -> bool:
 
 
 def require_same(modules: Mapping[str, nn.Module]) -> None:
-    """Refuse to continue where networks of ranks differ: something would decide by its own share of a batch.
+    """Refuse networks that differ between ranks: some part was computed from one share of a batch alone.
 
     Raises:
         RankError: naming the first one.

@@ -1,14 +1,14 @@
 """Everything that `rlrun` raises on purpose.
 
     RlrunError                 exit code 1: the run failed
-    ├── DataError              the environment gave NaN, infinity or another shape
+    ├── DataError              the environment gave NaN, infinity or a wrong shape
     ├── WorkerError            a collecting worker is gone
     ├── LostRun                another process has taken the run over
-    ├── RankError              one of torchrun's ranks is gone, or has other networks than the rest
+    ├── RankError              one of torchrun's ranks is gone, or its networks differ from those of the rest
     └── RequestError           exit code 2: the request is wrong
         ├── ConfigError        a key, a choice, an interpolation or a value of the config
         ├── BuildError         a `_target_` or one of its arguments
-        ├── WiringError        a callback asks for a name that nobody provides
+        ├── WiringError        a callback requests a name that nobody provides
         ├── SpaceError         a space that a part cannot handle
         ├── MissingExtra       an optional package is not installed
         └── RunDirError        a run directory that cannot be made, read or used
@@ -40,7 +40,7 @@ class RlrunError(Exception):
 
 
 class DataError(RlrunError):
-    """The environment gave what no algorithm can learn from."""
+    """The environment gave data that no algorithm can learn from."""
 
 
 class WorkerError(RlrunError):
@@ -54,7 +54,7 @@ class LostRun(RlrunError):
 
 
 class RankError(RlrunError):
-    """One of torchrun's ranks died or failed, maybe during an update; without a message if that rank said so."""
+    """One of torchrun's ranks died or failed, maybe during an update; without a message if that rank reports it."""
 
 
 class RequestError(RlrunError):
@@ -88,7 +88,7 @@ class InProgress(RunDirError):
 
 
 class Left(KeyboardInterrupt):
-    """A second signal, or one during the end, stopped a run that can be resumed; unlike KeyboardInterrupt."""
+    """A second signal, or one while the run ended, stopped a run that can be resumed."""
 
 
 class MissingExtra(RequestError):
@@ -115,11 +115,11 @@ def installing(extra: str = "") -> str:
     return f"pip install {shlex.quote(f'rlrun{wanted}' + (f' @ {url}' if url else ''))}"
 
 
-SHORT = 3  # letters of a short name
+SHORT = 3  # letters of a short name, at most
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice most like `name`, or None where none is near; 'SAC' is 'sac' where that alone differs."""
+    """Return the choice most like `name`, first one that differs in case alone; None if all are too different."""
     choices = [str(choice) for choice in choices]
     for choice in choices:
         if choice.lower() == name.lower():
@@ -130,14 +130,14 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
 
     def order(choice: str) -> tuple[float, ...]:
         alike = difflib.SequenceMatcher(None, choice, name).ratio()
-        # Mistyped names usually begin right: the most letters that both begin with.
+        # Mistyped names usually begin right, so the longest common beginning decides.
         return edits(choice, name), -alike, -sum(name.startswith(choice[: end + 1]) for end in range(len(choice)))
 
     return min(matches, key=order, default=None)
 
 
 def edits(name: str, other: str) -> int:
-    """Return the least letters to insert, delete or replace, or neighbors to swap, that make one name of the other."""
+    """Return the fewest letters to insert, delete, replace or swap that turn one name into the other."""
     rows: list[list[int]] = [[*range(len(other) + 1)]]
     for i, letter in enumerate(name, 1):
         row = [i]
@@ -156,13 +156,13 @@ def did_you_mean(name: str, choices: Iterable[str], prefix: str = "") -> str:
 
 
 def beginnings(names: Iterable[str]) -> list[str]:
-    """Return the beginnings of dotted names, and these: of `networks.q` also `networks`."""
+    """Return dotted names and all their beginnings: for `networks.q` also `networks`."""
     parts = [name.split(".") for name in names]
     return list(dict.fromkeys(".".join(own[:end]) for own in parts for end in range(1, len(own) + 1)))
 
 
 def require_one_of(place: str, value: object, choices: Collection[str]) -> None:
-    """Refuse a value that is none of the choices.
+    """Refuse a value outside the choices.
 
     Raises:
         ConfigError: naming all choices, and the nearest.
@@ -185,7 +185,7 @@ def require_known(place: str, entry: Iterable[str], known: Collection[str]) -> N
 
 
 def require_at_least(place: str, value: Any, least: float) -> None:
-    """Refuse what is no number, a number that is too small, and NaN.
+    """Refuse a number that is too small, NaN, and values of other types.
 
     Raises:
         ConfigError: naming the smallest allowed number.
@@ -203,7 +203,7 @@ def require_number(
     above: float = -math.inf,
     below: float = math.inf,
 ) -> None:
-    """Refuse what is no finite number, and a number that is out of range.
+    """Refuse a number out of range, infinity, NaN, and values of other types.
 
     Raises:
         ConfigError: naming the range.
@@ -215,12 +215,12 @@ def require_number(
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number; true and false are none."""
+    """Return whether a value is a number; true and false do not count."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def require_whole(place: str, value: Any, least: int) -> None:
-    """Refuse what is no whole number, and one that is too small.
+    """Refuse a whole number that is too small, and values of other types.
 
     Raises:
         ConfigError: naming the smallest allowed number.
@@ -241,22 +241,22 @@ def require_counts(counts: Mapping[str, Any]) -> None:
 
 
 def shown(value: Any) -> str:
-    """Return a value as YAML has it."""
+    """Return a value as YAML writes it."""
     return repr(value) if isinstance(value, str) else "null" if value is None else str(value).lower()
 
 
 def printable(text: str) -> str:
-    """Return a text without control characters: it may come from another person."""
+    """Return a text with `?` for control characters: it may come from another person."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def describe_error(error: BaseException) -> str:
-    """Return in one line what went wrong; of `sys.exit`, which line of code called it."""
+    """Return an error as one line; for `sys.exit`, with the line of code that called it."""
     if isinstance(error, SystemExit):
         frames = traceback.extract_tb(error.__traceback__)
         caller = ([frame for frame in frames if not frame.filename.endswith(EXITS)] or frames)[-1]
         where = f"{caller.filename}:{caller.lineno} in {caller.name}"
         return f"{where} called sys.exit({error.code or 0}) before the work was complete"
-    notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))  # of the hook that it came out of
+    notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))  # which hook raised it
     text = str(error) if isinstance(error, RlrunError) else f"{notes}{type(error).__name__}: {error}"
     return " ".join(text.split()).removesuffix(":")

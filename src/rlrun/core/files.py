@@ -1,4 +1,4 @@
-"""Writes that a power cut cannot tear, and the reading side of them."""
+"""Files that a power cut leaves whole: written, read, and described in messages."""
 
 import json
 import math
@@ -20,12 +20,12 @@ WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | ge
 
 
 def reason(error: OSError) -> str:
-    """Return what the operating system said, without the path."""
+    """Return the operating system's message, without the path."""
     return error.strerror or str(error)
 
 
 def place_of(path: str | os.PathLike[str]) -> Path:
-    """Return an absolute path without `..`; refuse with a RequestError what is no path."""
+    """Return an absolute path without `..`; raise a RequestError for values of other types."""
     if not isinstance(path, str | os.PathLike):
         raise RequestError(f"wanted the path of one run or file, got {path!r:.60}")
     place = Path(path).absolute()
@@ -33,7 +33,7 @@ def place_of(path: str | os.PathLike[str]) -> Path:
 
 
 def sized(count: float) -> str:
-    """Return bytes in a unit that leaves up to three digits before the point."""
+    """Return a number of bytes as text, such as `1.5 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.95:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -47,7 +47,7 @@ def counted(number: int, what: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, left: Container[str] = ()) -> list[str]:
-    """Return rows as lines; the first one has the heads, and columns whose head is in `left` begin at the left."""
+    """Return a table as aligned lines; the first row has the heads, and columns named in `left` align left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = ["<" if head in left else ">" for head in rows[0]]
     return [
@@ -57,7 +57,7 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Container[str] = ()) -> list
 
 
 def sync_directory(path: Path) -> None:
-    """Make moves inside a folder last; where folders cannot be opened there is nothing to do."""
+    """Make renames inside a folder survive a power cut; Windows needs no call for it."""
     if os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -68,7 +68,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has what was appended to a file; where there is none there is nothing to do.
+    """Wait until the disk has what was appended to a file; do nothing if the file is missing.
 
     Raises:
         RlrunError: the disk does not take it.
@@ -83,10 +83,10 @@ def sync(path: Path) -> None:
 
 
 def require_writable(folder: Path, way_out: str = "") -> None:
-    """Refuse a folder in which no file can be made.
+    """Refuse a folder that is not writable.
 
     Raises:
-        RequestError: with the reason, then the way out.
+        RequestError: with the reason, then `way_out`.
     """
     try:
         with tempfile.TemporaryFile(dir=folder):  # only an attempt shows that a disk is read-only
@@ -104,7 +104,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_all(handle: int, data: Any) -> None:
-    """Write bytes to an open file, however many of them the system takes at a time."""
+    """Write all bytes to an open file, in several calls if the system takes only some of them."""
     rest = memoryview(data)
     while len(rest):
         rest = rest[os.write(handle, rest) :]
@@ -127,7 +127,7 @@ def replace(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
         sync_directory(path.parent)
     except OSError as error:
-        with suppress(OSError):  # of a file system that is read-only it would hide the cause
+        with suppress(OSError):  # on a read-only file system it would hide the cause
             temporary.unlink(missing_ok=True)
         raise RlrunError(f"{path} cannot be written: {reason(error)}") from error
 
@@ -146,7 +146,7 @@ def open_regular(path: Path) -> int:
     """Open a file for reading.
 
     Raises:
-        RunDirError: it is missing, unreadable, or no plain file.
+        RunDirError: it is missing, unreadable, or a folder, pipe or device.
     """
     try:
         handle = os.open(path, READ)
@@ -171,7 +171,7 @@ def open_own(path: Path) -> int:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return what a file holds.
+    """Return the content of a file.
 
     Raises:
         RunDirError: it cannot be read.
@@ -184,7 +184,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def head(path: Path, most: int) -> bytes:
-    """Return the first bytes of a file; none where it cannot be read."""
+    """Return the first bytes of a file; empty if it cannot be read."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             return file.read(most)
@@ -193,10 +193,10 @@ def head(path: Path, most: int) -> bytes:
 
 
 def parse_json(data: bytes, path: Path) -> Any:
-    """Return what JSON says; NaN and infinity are not JSON.
+    """Return the value of a JSON text; NaN and infinity are refused.
 
     Raises:
-        RunDirError: it is no JSON.
+        RunDirError: it is not JSON.
     """
     try:
         return json.loads(data, parse_constant=_refuse)
@@ -209,7 +209,7 @@ def _refuse(constant: str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Return the value of a JSON file.
 
     Raises:
         RunDirError: it is missing or damaged.
@@ -218,7 +218,7 @@ def read_json(path: Path) -> Any:
 
 
 def known(path: Path) -> dict[str, Any]:
-    """Return what a JSON file of names and values holds; nothing where it is missing or damaged."""
+    """Return the mapping of a JSON file; empty if it is missing or damaged."""
     try:
         content = read_json(path)
     except RlrunError:

@@ -8,25 +8,25 @@ import torch
 
 
 class Seeded:
-    """What draws random numbers from a generator of its own, which checkpoints hold."""
+    """A part that draws from a random generator of its own, which checkpoints hold."""
 
     def __init__(self, seed: Any = 0) -> None:
         self.generator = np.random.Generator(np.random.PCG64(seed))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what influences the next draw."""
+        """Return the generator's state."""
         return {"generator": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         self.generator.bit_generator.state = state["generator"]
 
 
 class Generators:
-    """A part like others, so that a checkpoint holds them and a resumed run draws the next number."""
+    """The generators of the whole process, as a part that checkpoints hold: a resumed run draws the next number."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all generators; of CUDA's where there are any."""
+        """Return the states of all generators, with those of CUDA devices."""
         version, numbers, gauss = random.getstate()
         states: dict[str, Any] = {
             "python": {"version": version, "words": np.array(numbers, np.uint64), "gauss": gauss},
@@ -38,7 +38,7 @@ class Generators:
         return states
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set all generators; those of devices that this machine lacks are left out."""
+        """Set all generators; skip those of devices that this machine lacks."""
         python = state["python"]
         random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
         np.random.set_state(state["numpy"])

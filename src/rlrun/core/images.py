@@ -1,6 +1,6 @@
-"""Which arrays of numbers are images and which of their axes have the channels; and the range of whole numbers.
+"""Which arrays are images, which of their axes are channels, and how whole numbers scale to [0, 1].
 
-Networks, the memory, wrappers and messages ask a `rlrun.core.spaces.Box`, which asks here.
+`rlrun.core.spaces.Box` answers these questions for networks, the memory, wrappers and messages, by these functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from rlrun.core.typing import Array
 
 LAYOUTS = ("auto", "vector", "gray", "channels_first", "channels_last", "stack_last")
-AXES = {"gray": 2, "channels_first": 2, "channels_last": 3, "stack_last": 4}  # from that of the height to the last
+AXES = {"gray": 2, "channels_first": 2, "channels_last": 3, "stack_last": 4}  # number of axes from the height on
 SIDE = 8  # pixels a side of the smallest image that is recognized
 WIDEST = 2**24  # between useful bounds; float32 tells neighbors apart up to here
 
@@ -25,7 +25,7 @@ class Picture:
 
     Args:
         shape: of the array.
-        rows: its axis of the height; that of the width follows.
+        rows: axis of the height; the width's follows.
     """
 
     shape: tuple[int, ...]
@@ -38,12 +38,12 @@ class Picture:
 
     @property
     def channels(self) -> int:
-        """Number of channels, those of all frames together."""
+        """Number of channels of all frames together."""
         return int(np.prod(self.shape[: self.rows])) * int(np.prod(self.shape[self.rows + 2 :]))
 
     @property
     def frames(self) -> int:
-        """Size of an axis in front of the height that may be that of stacked frames; 1 if there is none."""
+        """Size of the first axis, if it precedes the height and may hold stacked frames; else 1."""
         return self.shape[0] if self.rows > 0 else 1
 
     @property
@@ -72,11 +72,11 @@ class Picture:
 
 
 def picture_of(shape: Sequence[int], dtype: str, low: Array, high: Array, layout: str) -> Picture | None:
-    """Return how an array is an image; None if it is none.
+    """Return the axes of an array that is an image; None for other arrays.
 
     Args:
         shape, dtype, low, high: of its space.
-        layout: one of `LAYOUTS`; auto = by the others. Arrays with two axes have channels only as a signal.
+        layout: one of `LAYOUTS`; auto = guessed from the others. An array with two axes and channels is a signal.
     """
     shape, axes = tuple(shape), len(shape)
     if layout == "vector" or axes < 2 or (axes == 2 and layout.startswith("channels")):
@@ -97,25 +97,25 @@ def picture_of(shape: Sequence[int], dtype: str, low: Array, high: Array, layout
 def guessed_rows(shape: Sequence[int], low: Array, high: Array) -> int:
     """Return the axis of the height of an array with two to four axes, if it is an image.
 
-    Sides have at least 8 pixels. Bounds that differ along an axis mark it as channels. Equal neighbors are sides; else
-    the largest sides. In doubt the channels are last, and those of a stack of images, too.
+    Sides have at least 8 pixels. Bounds that differ along an axis mark it as channels. Two neighboring axes of equal
+    size are the sides; else the two of the largest area. In doubt the channels are last, also in a stack of images.
     """
     axes = len(shape)
-    places = [*range(axes - 1)]
-    places = [at for at in places if min(shape[at : at + 2]) >= SIDE] or places
+    candidates = [*range(axes - 1)]
+    candidates = [at for at in candidates if min(shape[at : at + 2]) >= SIDE] or candidates
     varying = {axis for axis in range(axes) for bound in (low, high) if (bound != np.take(bound, [0], axis)).any()}
     if varying:
-        places = [at for at in places if not varying & {at, at + 1}] or places
-    places = [at for at in places if shape[at] == shape[at + 1]] or places
+        candidates = [at for at in candidates if not varying & {at, at + 1}] or candidates
+    candidates = [at for at in candidates if shape[at] == shape[at + 1]] or candidates
     order = {axes - 3: 2, axes - 2: 1}
-    best: int = max(places, key=lambda at: (shape[at] * shape[at + 1], order.get(at, 0)))
+    best: int = max(candidates, key=lambda at: (shape[at] * shape[at + 1], order.get(at, 0)))
     return best
 
 
 def useful(dtype: str, low: Array, high: Array) -> Array:
-    """Return for each number whether its bounds say its range: they differ, by at most `WIDEST`.
+    """Return for each number whether its bounds are its true range: they differ, by at most `WIDEST`.
 
-    The limits of int16 itself say nothing.
+    The limits of int16 itself do not count as a range.
     """
     width = high.astype(np.float64) - low.astype(np.float64)
     is_useful: Array = (width > 0) & (width <= WIDEST)
@@ -126,9 +126,9 @@ def useful(dtype: str, low: Array, high: Array) -> Array:
 
 
 def unit_range(dtype: str, low: Array, high: Array) -> tuple[Any, Any]:
-    """Return what is subtracted from whole numbers, and the factor behind it, which bring them to [0, 1].
+    """Return offset and factor that scale whole numbers to [0, 1]: (number - offset) * factor.
 
-    Each is one number where it is the same for all, else an array. Numbers without useful bounds stay as they are.
+    Each is a scalar where it is the same for all numbers, else an array. Numbers without useful bounds stay unchanged.
     """
     is_useful = useful(dtype, low, high)
     first = np.where(is_useful, low, 0).astype(np.int64)

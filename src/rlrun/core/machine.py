@@ -9,19 +9,19 @@ from pathlib import Path
 
 
 def cpu() -> str | None:
-    """Return the processor and how many of its cores there are, as far as the system says."""
+    """Return the processor's name and its number of cores; None if the system does not name it."""
     name = cpu_facts("model name") or platform.processor()
     return f"{name}, {os.cpu_count()} cores" if name else None
 
 
 def instructions() -> str:
-    """Return a digest of what the processor can do; code made for one runs on others of the same digest."""
+    """Return a digest of the processor's instructions; code compiled for one runs on others of the same digest."""
     facts = (platform.machine(), platform.processor(), cpu_facts("model name"), cpu_facts("flags", "Features"))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def cpu_facts(*names: str) -> str | None:
-    """Return what Linux reports of the first core by one of these names."""
+    """Return the first of these fields of /proc/cpuinfo; None on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -45,9 +45,9 @@ def gpu(device: str) -> str | None:
 
 
 def has_bfloat16(device: str) -> bool:
-    """Return True if a device has instructions for products of bfloat16 numbers, as far as torch knows it.
+    """Return True if torch reports that a device has instructions for bfloat16 products.
 
-    That torch computes with them says nothing: it does so on every processor, by float32 where they are missing.
+    Torch computes with bfloat16 on every processor, by float32 where the instructions are missing.
     """
     import torch
 
@@ -57,11 +57,11 @@ def has_bfloat16(device: str) -> bool:
         return False
     report = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch report it of x86 alone
     capabilities = {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()} if report is None else report()
-    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last one of ARM
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's
 
 
 def main_memory() -> float:
-    """Return the bytes of main memory that this machine, or container, has; infinite where unknown."""
+    """Return the bytes of main memory of this machine or container; infinite where unknown."""
     if not hasattr(os, "sysconf"):
         return math.inf
     limit = "max"

@@ -1,4 +1,4 @@
-"""Processes: what signals do to them, and how they leave."""
+"""Signals that stop a run, and the ends of processes."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ from types import FrameType
 from typing import Any
 
 PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
-# The interrupt that a handler raises is lost where python swallows what is raised, in a finaliser for one;
-# so the handlers of a run look here, too.
+# Python swallows the interrupt that a handler raises inside a finalizer, so the handlers of a run look here, too.
 received: list[int] = []
 
 STOPS = tuple(  # signals on which a run stops in order; not every system has all
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)
 )
 HANGUP = getattr(signal, "SIGHUP", None)  # the terminal is gone
-TWICE = 1.0  # seconds in which signals are one: `timeout` sends it to a process and to the group that it is in
+TWICE = 1.0  # seconds in which equal signals count once: `timeout` sends one to a process and one to its group
 _counted: dict[int, float] = {}  # signal -> when it last counted, on the monotonic clock
 
 
 def stops() -> tuple[int, ...]:
-    """Return the signals on which a run stops in order; below `nohup` the end of the terminal is none of them."""
+    """Return the signals on which a run stops in order; all but SIGHUP below `nohup`."""
     return tuple(number for number in STOPS if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN)
 
 
 def repeated(number: int) -> bool:
-    """Return True if a signal is the one that came a moment ago, sent once more; any other one counts.
+    """Return True if a signal repeats the one of a moment ago; all others count.
 
-    After another signal, SIGHUP never counts: it says that the terminal is gone, and nobody insists by it.
+    After another signal SIGHUP counts as repeated: the terminal closes by itself, without a second request to stop.
     """
     now = time.monotonic()
     if number == HANGUP and _counted:
@@ -47,13 +46,13 @@ def repeated(number: int) -> bool:
 
 
 def restart() -> None:
-    """Let the next signal count, whatever came before."""
+    """Forget earlier signals, so that the next one counts."""
     _counted.clear()
 
 
 @contextmanager
 def handled(handler: Any, *numbers: int) -> Iterator[None]:
-    """Handle signals as long as the block lasts; in the main thread only, as python allows it nowhere else."""
+    """Handle signals as long as the block lasts; only in the main thread, as Python allows handlers nowhere else."""
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handler) for number in numbers if main}
     try:
@@ -64,8 +63,8 @@ def handled(handler: Any, *numbers: int) -> Iterator[None]:
 
 
 def listen() -> None:
-    """Let a signal end what comes before training, imports and building, as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():  # python allows handlers nowhere else
+    """Let signals end imports and building, before training, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # Python allows handlers nowhere else
         return
     owner = os.getpid()
     restart()
@@ -85,7 +84,7 @@ def listen() -> None:
 
 
 def describe_exit(code: int | None) -> str:
-    """Return in words what an exit code says of a process; None = it has not ended."""
+    """Return in words how a process ended, by its exit code; None = it has not ended."""
     if code is None:
         return "it broke the connection"
     if code >= 0:
@@ -95,7 +94,7 @@ def describe_exit(code: int | None) -> str:
 
 
 def end_with_parent() -> None:
-    """Have the system kill this process when the thread ends that has started it; nothing where it cannot."""
+    """Have the kernel kill this process when the thread that started it ends; only on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

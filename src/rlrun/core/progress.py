@@ -8,8 +8,8 @@ from rlrun.core.errors import ConfigError
 class Progress:
     """The share of a run's budget that is used up, from 0 to 1.
 
-    With a limit of environment steps and one of updates it is the larger share. Agents and adaptors get it by
-    `progress: ${progress}` and call it; hooks ask for `progress` by name.
+    With limits of both environment steps and updates it is the larger share. Agents and adaptors get it by `progress:
+    ${progress}` and call it; hooks request `progress` by name.
 
     Args:
         env_steps: the limit, all envs together; None = no limit.
@@ -27,7 +27,7 @@ class Progress:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit, so that there is a share."""
+        """Whether there is a limit, and so a share."""
         return self.env_steps is not None or self.updates is not None
 
     def __call__(self) -> float:

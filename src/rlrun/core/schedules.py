@@ -1,7 +1,7 @@
 """Numbers that change during training: pure functions of the step.
 
-A schedule keeps no state, so nothing has to be saved and a resumed run reads the same numbers.
-What a step is (environment step or update) is decided by the caller.
+A schedule keeps no state, so a resumed run reads the same numbers. The caller decides whether a step is an environment
+step or an update.
 """
 
 import bisect
@@ -56,10 +56,10 @@ class Constant:
 class OverBudget:
     """A schedule over the share of the budget that is used up, 0 to 1, in place of steps.
 
-    progress: of the run; value: its steps are shares, as in a `Linear` with `steps: 1`.
+    progress: of the run; value: a schedule whose steps are shares, as a `Linear` with `steps: 1`.
 
     Raises:
-        ConfigError: the run has no budget of environment steps or updates, or one of both is no function.
+        ConfigError: the run has no budget of environment steps or updates, or an argument is not callable.
     """
 
     progress: Callable[[], float]
@@ -79,7 +79,7 @@ class OverBudget:
 class Linear:
     """A straight line from `first` to `last` over `steps`, then `last`; without `steps` it stays at `first`.
 
-    hold: share of the steps for which it stays at `first` before.
+    hold: share of the steps for which it stays at `first`, before the line.
     """
 
     first: float
@@ -89,7 +89,7 @@ class Linear:
     hold: float = 0.0
 
     def __call__(self, step: int) -> float:
-        if self.steps is None:  # taken from a budget that is not set
+        if self.steps is None:  # read from a budget that is not set
             return self.first
         hold = round(self.hold * self.steps)
         return self.first + (self.last - self.first) * _fraction(step, self.begin + hold, self.steps - hold)
@@ -138,7 +138,7 @@ class Step:
     """Constant pieces: `values[i]` until step `at[i]`, the last value from then on.
 
     Raises:
-        ConfigError: there is not exactly one value more than steps, or the steps do not grow.
+        ConfigError: the number of values is not that of steps plus one, or the steps do not grow.
     """
 
     values: Sequence[float]
@@ -159,7 +159,7 @@ class Step:
 class Cyclic:
     """A triangle from `low` to `high` and back, `half_period` steps each way, for ever.
 
-    With `shrink` (0.5 is known as triangular2) each peak is that much lower than the one before.
+    shrink: factor of each peak's height to the one before; 0.5 is known as triangular2.
     """
 
     low: float
@@ -175,7 +175,7 @@ class Cyclic:
 
 @dataclass(frozen=True)
 class CosineAnnealing:
-    """Half a cosine from `first` to `last` over `steps`; then back again, or with `restart` from `first` again."""
+    """Half a cosine from `first` to `last` over `steps`, then back; with `restart` each half begins at `first`."""
 
     first: float
     last: float

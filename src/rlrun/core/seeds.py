@@ -15,12 +15,12 @@ class Seeds:
     """Independent seeds for the parts of a run, all derived from one integer.
 
     Each attribute is a branch of `numpy.random.SeedSequence(seed)`, so runs with
-    neighboring seeds share no episodes, and evaluation shares none with training.
+    neighboring seeds have different episodes, and so have evaluation and training.
 
     Args:
-        seed: the run's; or it and further numbers, for parts that shall draw apart.
-        rank: of this process, where there are several. Their networks begin alike, and what they draw from then on
-            (actions, batches) is each one's own.
+        seed: of the run; or a sequence of it and further numbers, for parts that draw other numbers.
+        rank: of this process, where there are several. Their networks begin equal; afterwards each rank draws actions
+            and batches of its own.
         first_env: number of this rank's first environment in the run.
     """
 
@@ -40,7 +40,7 @@ class Seeds:
         _apply(self.process)
 
     def apply_own(self) -> None:
-        """Seed them again if this is not the first rank, once all parts are built."""
+        """Seed the process's generators again for a rank after the first, once all parts are built."""
         if (acting := getattr(self, "acting", None)) is not None:
             _apply(acting)
 

@@ -1,4 +1,4 @@
-"""What an environment gives and takes, without any environment library.
+"""Observation and action spaces, independent of any environment library.
 
 Observations and actions are *trees*: an array for a single space, a dict of trees for
 composite ones (the parts of a Tuple are named "0", "1", …). Inside `rlrun` actions are
@@ -19,7 +19,7 @@ from rlrun.core.errors import ConfigError, RlrunError, SpaceError, did_you_mean,
 from rlrun.core.images import AXES, LAYOUTS, Picture, guessed_rows, picture_of, unit_range, useful
 from rlrun.core.typing import Array, Tree
 
-FIRST = 0  # an axis that stacked frames have for themselves
+FIRST = 0  # `Box.frame_axis`: stacked frames have the first axis for themselves
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Box:
     """Real numbers or an image, with bounds (infinite where there are none).
 
     layout: of an image, one of `rlrun.core.images.LAYOUTS`.
-    frame_axis: of an array of stacked frames, from the end, along which they are joined; `FIRST` = they have a first
-        axis of their own; None = nothing is known.
+    frame_axis: axis along which stacked frames are joined, from the end; `FIRST` = they have a first axis of their own;
+        None = unknown.
     """
 
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class Box:
 
     @cached_property
     def picture(self) -> Picture | None:
-        """How the array is an image; None if it is none."""
+        """The axes of height, width and channels; None if the array is not an image."""
         return picture_of(self.shape, self.dtype, self.low, self.high, self.layout)
 
     @property
@@ -58,7 +58,7 @@ class Box:
 
     @property
     def settled_layout(self) -> str:
-        """The layout that `layout` or a guess gives. Two dimensions that are no image are a signal."""
+        """The layout that `layout` names, or a guess. An array of two dimensions that is not an image is a signal."""
         if self.picture is not None:
             return self.picture.name
         if len(self.shape) != 2 or self.layout == "vector":
@@ -69,13 +69,13 @@ class Box:
 
     @property
     def channel_axis(self) -> int:
-        """The axis of the channels of three, from the end, also where they are no image."""
+        """The axis of the channels of an array of three axes, from the end; a guess where it is not an image."""
         picture = self.picture or Picture(self.shape, guessed_rows(self.shape, self.low, self.high))
         return -3 if picture.rows else -1
 
     @cached_property
     def unit_range(self) -> tuple[Any, Any]:
-        """What is subtracted from whole numbers, and the factor behind it, that bring them to [0, 1]; see `images`."""
+        """Offset and factor that scale whole numbers to [0, 1]; see `images.unit_range`."""
         return unit_range(self.dtype, self.low, self.high)
 
     @property
@@ -163,9 +163,9 @@ def describe(space: Space) -> str:
 
 @dataclass(frozen=True)
 class Spaces:
-    """The observation and action space of an environment, one env, and what its rewards are.
+    """The observation and action space of one environment, and the form of its rewards.
 
-    rewards: numbers in the reward of a step; 0 = it is a plain number.
+    rewards: numbers in the reward of a step; 0 = a scalar.
     """
 
     observation: Space
@@ -179,19 +179,19 @@ UNSEEN = (ACTION_MASK, RULES_STATE)
 
 
 def without_mask(space: Space) -> Space:
-    """Return what networks see of an observation: all but its action mask and the state of a game's rules."""
+    """Return the space that networks see: observations without their action mask and state of a game's rules."""
     if not isinstance(space, Composite) or not space.parts.keys() - UNSEEN or not space.parts.keys() & {*UNSEEN}:
         return space
     return Composite({name: part for name, part in space.parts.items() if name not in UNSEEN})
 
 
 def with_parts(space: Space, names: Sequence[str | int], *, place: str) -> Space:
-    """Return a space with some of its parts: leaves by their paths, or all leaves below a name.
+    """Return the space of some parts: leaves by their paths, or all leaves below a name.
 
-    Trees of the whole space are trees of this one, too: `leaves_of` finds the parts by their names.
+    Trees of the whole space fit this one, too: `leaves_of` finds the parts by their names.
 
     Raises:
-        SpaceError: there is no part of a name, or no name; the message begins with `place`.
+        SpaceError: a name has no part, or there are no names; the message begins with `place`.
     """
     known = [path for path, _ in leaves(space)]
     below = {str(name): [path for path in known if f"{path}.".startswith(f"{name}.")] for name in names}
@@ -251,7 +251,7 @@ def laid_out(space: Space, layout: str | Mapping[str, str]) -> Space:
 
 
 def describe_layouts(space: Space) -> list[str]:
-    """Return a line for each part of an observation with two or more dimensions: whether it is an image, and how."""
+    """Return a line for each part of an observation with two or more dimensions: its image's sides and channels."""
     lines = []
     for path, leaf in leaves(without_mask(space)):
         if not isinstance(leaf, Box) or len(leaf.shape) < 2:
@@ -308,7 +308,7 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Tree]:
 
 
 def put_rows(target: Tree, rows: Any, source: Tree) -> None:
-    """Write `source` [n, …] into the rows of a tree that an index, a slice or a boolean array names."""
+    """Write `source` [n, …] into rows of a tree; `rows` is an index, a slice or a boolean array."""
     if isinstance(target, dict):
         for name, part in target.items():
             put_rows(part, rows, source[name])
@@ -317,7 +317,7 @@ def put_rows(target: Tree, rows: Any, source: Tree) -> None:
 
 
 def take_rows(tree: Tree, rows: Any) -> Tree:
-    """Return the rows of a tree that a number, an index, a slice or a boolean array names."""
+    """Return rows of a tree; `rows` is a number, an index, a slice or a boolean array."""
     if isinstance(tree, dict):
         return {name: take_rows(part, rows) for name, part in tree.items()}
     return tree[rows]
@@ -333,10 +333,10 @@ def rows_equal(first: Tree, second: Tree) -> Array:
 
 
 def require_like(wanted: Array | None, saved: Any) -> None:
-    """Refuse a saved value, unless it is an array of the shape and the kind of numbers of another, or both are None.
+    """Refuse a saved array whose shape or kind of numbers differs from the wanted one's; both may be None.
 
     Raises:
-        RlrunError: naming both forms.
+        RlrunError: naming both.
     """
     forms = [
         (value.shape, value.dtype.kind) if isinstance(value, np.ndarray) else type(value).__name__
@@ -365,12 +365,12 @@ def row_count(tree: Tree) -> int:
     """Return n of a tree [n, …]."""
     while isinstance(tree, Mapping):
         tree = next(iter(tree.values()))
-    count: int = tree.shape[0]  # which int() would fix, where an export leaves it open
+    count: int = tree.shape[0]  # int() would fix the size, which an export leaves open
     return count
 
 
 def require_discrete(space: Space, place: str) -> None:
-    """Refuse an action space with a continuous part, in the name of `place`.
+    """Refuse an action space with a continuous part; the message begins with `place`.
 
     Raises:
         SpaceError: some leaf is a Box.
@@ -379,10 +379,10 @@ def require_discrete(space: Space, place: str) -> None:
 
 
 def require_continuous(space: Space, place: str) -> None:
-    """Refuse an action space with choices, in the name of `place`.
+    """Refuse an action space with choices; the message begins with `place`.
 
     Raises:
-        SpaceError: some leaf is no Box.
+        SpaceError: some leaf is not a Box.
     """
     _refuse_leaves(space, f"{place} handles continuous actions only", lambda leaf: not isinstance(leaf, Box))
 

@@ -9,13 +9,13 @@ from platformdirs import user_cache_path
 
 
 def private_folder(place: Path, *names: str) -> Path:
-    """Return a folder below a place, of files that only this user may write; both are made if there is none.
+    """Return a folder below a place in which only this user may write; make both if they are missing.
 
-    The path leads through no link, as the owner of a link may let it lead elsewhere later.
+    The path returned has no links, as the owner of a link may redirect it later.
 
     Raises:
-        OSError: it cannot be made, others may write to it or up to the place, or may put another one in its place.
-        RuntimeError: links lead in a circle.
+        OSError: it cannot be made, or others may write to it, rename it, or write to a folder between it and the place.
+        RuntimeError: links form a circle.
     """
     path = place
     for name in ("", *names):
@@ -32,7 +32,7 @@ def private_folder(place: Path, *names: str) -> Path:
 
 
 def folder() -> Path:
-    """Return where the user's system keeps what can be found again.
+    """Return the folder of rlrun's caches, where the user's system keeps them.
 
     Raises:
         RuntimeError: the user has no home.

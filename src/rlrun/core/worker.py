@@ -1,4 +1,4 @@
-"""A worker: a process that works beside this one, and the messages between both."""
+"""A worker: a second process that runs one function, and the messages between both."""
 
 import os
 import pickle
@@ -32,7 +32,7 @@ class Failed(NamedTuple):
 
 @contextmanager
 def failures(give: Give) -> Iterator[None]:
-    """Give a failure of a `with` block as a message."""
+    """Send a failure of a `with` block as a message."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -50,7 +50,7 @@ class Inbox(SimpleQueue[Any]):
         self.put(None)  # wakes the reader
 
     def receive(self, seconds: float | None = None) -> Any:
-        """Return the next item; None if none comes in time, or the queue is closed.
+        """Return the next item; None if time runs out or the queue is closed.
 
         seconds: to wait; None = for ever.
         """
@@ -63,16 +63,16 @@ class Inbox(SimpleQueue[Any]):
 class Worker:
     """A process that calls a function, in a new interpreter that runs no code of the program that started it.
 
-    It ends with the process that started it. A thread sends and a thread receives, so a slow worker never blocks the
-    main thread. Signals to the process group are for this process only.
+    It ends with the process that started it. One thread sends and another receives, so a slow worker never blocks the
+    main thread. Signals to the process group do not reach the worker.
 
     Args:
-        target: called with the arguments, an `Inbox` of what `send` sent, and a function that gives messages. It
+        target: called with the arguments, an `Inbox` of the jobs sent, and a function that sends messages back. It
             returns once the inbox is closed.
-        args: that can be pickled.
+        args: must be picklable.
 
     Attributes:
-        messages: what the function gave; the last one is `Failed` if it raised. Closed once the process has ended.
+        messages: messages of the function; the last one is `Failed` if it raised. Closed once the process has ended.
 
     Raises:
         ConfigError: an argument cannot be sent.
@@ -98,7 +98,7 @@ class Worker:
         return self._process.pid
 
     def send(self, job: Any) -> None:
-        """Send a job; never waits."""
+        """Send a job without waiting."""
         self._jobs.put(pickle.dumps(job, protocol=5))
 
     def _write(self) -> None:
@@ -121,7 +121,7 @@ class Worker:
         return self._process.poll() is None
 
     def cause(self) -> str:
-        """Return how it ended, or is about to end."""
+        """Return how the process ended, after waiting up to a second for its end."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         return describe_exit(self._process.returncode)
@@ -142,7 +142,7 @@ class Worker:
 
 
 def start(theirs: Connection) -> subprocess.Popen[bytes]:
-    """Start the process of a `Worker`. It finds the same modules, and leads a process group."""
+    """Start the process of a `Worker`, with this one's module path and a process group of its own."""
     command = f"from rlrun.core.worker import serve; serve({theirs.fileno()}, {os.getpid()})"
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     return subprocess.Popen(
@@ -155,7 +155,7 @@ def start(theirs: Connection) -> subprocess.Popen[bytes]:
 
 
 def serve(handle: int, parent: int) -> None:
-    """Be the process of a `Worker`, with the function, its arguments and jobs of a connection."""
+    """Run a `Worker`'s process: receive the function, its arguments and jobs by a connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     connection, jobs, code = Connection(handle), Inbox(), 1
@@ -178,7 +178,7 @@ def serve(handle: int, parent: int) -> None:
 
 
 def _listen(connection: Connection, jobs: Inbox) -> None:
-    """Receive jobs until the parent sends no more, or has ended; end this process some time after that."""
+    """Receive jobs until the parent closes or ends; end this process `GRACE` seconds later."""
     with suppress(OSError, EOFError):
         while packed := connection.recv_bytes():
             jobs.put(pickle.loads(packed))

@@ -1,4 +1,4 @@
-"""Vector environments: those of Gymnasium, native ones, and EnvPool."""
+"""Vector environments of Gymnasium, native ones, and EnvPool."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -61,7 +61,7 @@ def _row(columns: dict[str, Any], env_index: int) -> dict[str, Any]:
 
 
 def _observation_of(space: gymnasium.Space[Any], raw: Any, env_index: int) -> Any:
-    """Return the observation of one env from those of a vector environment, in their own containers."""
+    """Return one env's observation from those of a vector environment, in the same containers."""
     parts = parts_of(space)
     if not parts:
         return raw[env_index]
@@ -71,13 +71,13 @@ def _observation_of(space: gymnasium.Space[Any], raw: Any, env_index: int) -> An
 
 
 class BatchedEnv(Env):
-    """Step a vector environment that resets in any of Gymnasium's three modes.
+    """Steps a vector environment that resets in any of Gymnasium's three modes.
 
     DISABLED: ended envs are reset by a mask. NEXT_STEP: the row after an end is the reset itself, so it is marked
     invalid. SAME_STEP: the true successor is `final_obs` in the info.
 
-    One whose metadata say `seeds_each` takes a seed for each env that it resets. One with `open_state` and
-    `load_open_state` continues its open episodes after a resume.
+    With `seeds_each` in its metadata the vector environment takes a seed for each env that it resets. With `open_state`
+    and `load_open_state` it continues its open episodes after a resume.
 
     vector: the environment; remake: makes it from seeds, if it cannot be seeded otherwise.
     """
@@ -119,7 +119,7 @@ class BatchedEnv(Env):
         self.normalizes_rewards = normalizes_rewards(vector)
 
     def _observed(self, place: str) -> Space:
-        envs = getattr(self.vector.unwrapped, "envs", None)  # of Gymnasium's own
+        envs = getattr(self.vector.unwrapped, "envs", None)  # Gymnasium's own vector environments have these
         if envs and self.vector is self.vector.unwrapped and isinstance(envs[0], gymnasium.Env):
             return observed(envs[0], place)
         return from_gymnasium(self.vector.single_observation_space, place)
@@ -135,7 +135,7 @@ class BatchedEnv(Env):
             self.vector = self._remake([env_seed or 0 for env_seed in seeds])
         if seed is None or self._remake is not None:
             return self._reset(None, options)
-        # each env has one
+        # True if each env has a generator of its own
         own_generators = self.seed_episodes or isinstance(self.vector.unwrapped, (SyncVectorEnv, AsyncVectorEnv))
         return self._reset(seeds if own_generators else seeds[0], options)
 
@@ -178,7 +178,7 @@ class BatchedEnv(Env):
         """Copy the observations of all envs.
 
         Raises:
-            DataError: they have other shapes than their space says.
+            DataError: their shapes differ from those of the space.
         """
         try:
             observation = self._read(raw)
@@ -211,7 +211,7 @@ class BatchedEnv(Env):
             warn(self._place, self._outputs.remarks, self.remarked)
 
     def _successor(self, observation: Tree, info: dict[str, Any]) -> Tree:
-        """Return observations; those of ended episodes are the last ones, not the first of the next episode."""
+        """Return observations with the last ones of ended episodes, in place of the first of the next episode."""
         final = info.get("final_obs")
         if final is None:
             raise RlrunError(f"{self._place} resets within a step, and its info has no 'final_obs'")
@@ -242,7 +242,7 @@ class BatchedEnv(Env):
 
     @property
     def keeps_open(self) -> bool:
-        """Whether the vector environment gives the state of its open episodes."""
+        """Whether the vector environment can save the state of its open episodes."""
         return hasattr(self.vector.unwrapped, "load_open_state")
 
     def state_dict(self) -> dict[str, Any]:
@@ -292,7 +292,7 @@ class BatchedEnv(Env):
     def close(self) -> None:
         if self._closed:
             return
-        if self.keeps_open:  # the last checkpoint comes after it
+        if self.keeps_open:  # for the last checkpoint, which comes later
             self._open = self.state_dict()["open"]
         self._closed = True
         close_softly(self._place, self.vector.close)

@@ -18,7 +18,7 @@ AgentId: TypeAlias = int | str
 
 
 class EpisodeState(Enum):
-    """Where in its episode an agent is."""
+    """Phase of an agent's episode."""
 
     INITIAL = "initial"  # the first observation; there is no reward yet
     RUNNING = "running"
@@ -40,7 +40,7 @@ class MetaData:
 
 @dataclass
 class DictObservation:
-    """What one agent sees after a round."""
+    """The observation of one agent after a round."""
 
     episode_state: EpisodeState
     array_data: dict[str, Tree]  # the parts of a Dict observation, or one array under any name
@@ -50,7 +50,7 @@ class DictObservation:
 
 @dataclass
 class DictResponse:
-    """What one agent does in a round: `action`, and any other column that the memory holds."""
+    """The response of one agent in a round: `action`, and any other column of the memory."""
 
     array_data: dict[str, Tree]
     scalar_data: dict[str, float] = field(default_factory=dict)
@@ -81,10 +81,10 @@ class ByIdEnv(Protocol):
 
 
 class EnvById(Env):
-    """One environment of agents known by an id; they give policy actions, which it converts to the environment's.
+    """One environment of agents known by an id; it converts policy actions to the environment's.
 
     Raises:
-        ConfigError: it lacks a method of `ByIdEnv`.
+        ConfigError: the environment lacks a method of `ByIdEnv`.
         SpaceError: a space is of an unsupported kind.
     """
 
@@ -103,7 +103,7 @@ class EnvById(Env):
         )
         if any(np.any(getattr(leaf, "start", 0)) for _, leaf in leaves(self.spaces.observation)):
             raise ConfigError(f"{place}: observed choices begin at another number than 0; by id they begin at 0")
-        self.resumed = False  # True from `load_state_dict` on, until it is stepped again
+        self.resumed = False  # True from `load_state_dict` to the next step
         self._place = place
         self._write = action_writer(self.outer[1], 1)
         self._rows = row_splitter(self.outer[1]) or iter
@@ -125,11 +125,11 @@ class EnvById(Env):
         return self.world.dict_step(converted)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the world's own state; empty where it has none."""
+        """Return the world's own state; empty if it has none."""
         return dict(getattr(self.world, "state_dict", dict)())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state of the world; `resumed` says whether there was one."""
+        """Continue from a state of the world; set `resumed` if it is not empty."""
         self.resumed = bool(state)
         if state:
             self.world.load_state_dict(state)  # type: ignore[attr-defined]
@@ -144,9 +144,9 @@ class EnvById(Env):
 
 
 class Crowd:
-    """A toy: each agent sees a sign, and is rewarded for the choice that names it; up to five are there, or none.
+    """A toy with none to five agents: each sees a sign, and is rewarded for the choice that names it.
 
-    An agent stays for 2 to 6 rounds; even ids end by themselves, odd ones are cut off.
+    An agent stays for 2 to 6 rounds; even ids terminate, odd ones are interrupted.
     """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))

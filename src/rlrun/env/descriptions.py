@@ -1,4 +1,4 @@
-"""Spaces of an environment as JSON, so that a policy acts where its environment is not made."""
+"""Spaces of an environment as JSON, so that a policy can act without its environment."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from rlrun.core.spaces import Box, Spaces, laid_out, leaves
 from rlrun.env.spaces import OuterSpaces, from_gymnasium, parts_of, to_gymnasium
 
 KINDS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-MOST = 10_000  # different bounds of a leaf; beyond that, nothing is recorded
+MOST = 10_000  # different bounds of a leaf; spaces with more are not recorded
 
 
 def walk(space: gymnasium.Space[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -27,14 +27,14 @@ def walk(space: gymnasium.Space[Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def containers(space: gymnasium.Space[Any]) -> Any:
-    """Return what the values are put into: a dict by name, a list for a tuple, None for an array."""
+    """Return the containers of a space's values: a dict by name, a list for a tuple, None for an array."""
     if isinstance(space, spaces.Dict):
         return {name: containers(part) for name, part in space.spaces.items()}
     return [containers(part) for part in space.spaces] if isinstance(space, spaces.Tuple) else None
 
 
 def describe_leaf(space: Any) -> dict[str, Any]:
-    """Return what is known of the numbers of a leaf."""
+    """Return kind, dtype and bounds or choices of a leaf."""
     kind = next((kind.__name__ for kind in KINDS if isinstance(space, kind)), type(space).__name__)
     if isinstance(space, spaces.Box):
         return {"kind": kind, "low": _listed(space.low), "high": _listed(space.high), "env_dtype": space.dtype.name}  # type: ignore[union-attr]
@@ -47,9 +47,9 @@ def describe_leaf(space: Any) -> dict[str, Any]:
 
 
 def _listed(bounds: Any) -> Any:
-    """Return a bound as one number where it is the same everywhere, else as a list; infinite ones as null."""
+    """Return a bound as one number if all are equal, else as a list; infinite ones as null."""
     numbers = bounds.reshape(-1)
-    numbers = numbers[:1] if (numbers == numbers[:1]).all() else numbers  # those of an image take a loop otherwise
+    numbers = numbers[:1] if (numbers == numbers[:1]).all() else numbers  # saves a loop over an image's pixels
     plain = [value if math.isfinite(value) else None for value in numbers.tolist()]
     return plain[0] if len(set(plain)) == 1 else np.array(plain, dtype=object).reshape(bounds.shape).tolist()
 
@@ -67,11 +67,11 @@ def describe_spaces(spaces: Spaces) -> dict[str, Any] | None:
 
 
 def describe_outer(outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]], inner: Spaces) -> dict[str, Any] | None:
-    """Return the spaces of observations and actions, and the number of rewards of a step, as `RecordedSpaces` reads it.
+    """Return observation and action spaces, and the number of rewards of a step, in the form of `RecordedSpaces`.
 
-    `inner` are the same spaces as rlrun has them; their observations say how images lie.
+    `inner` are the same spaces in rlrun's form; their observations have the layouts of images.
 
-    None if they have very many bounds, or if the description does not give the same space back.
+    None if they have very many bounds, or if the description does not restore the same space.
     """
     described = {}
     for role, space in zip(("observation", "action"), outer, strict=True):
@@ -92,7 +92,7 @@ def describe_outer(outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]], inn
 
 
 def space_of(forms: Any, parts: Mapping[str, Any], place: str) -> gymnasium.Space[Any]:
-    """Return the space that descriptions of its leaves say; the inverse of `containers` and `describe_leaf`.
+    """Return the space from its containers and the descriptions of its leaves.
 
     Raises:
         RunDirError: they are damaged; the message names `place`.
@@ -136,10 +136,10 @@ def _leaf(part: Mapping[str, Any]) -> gymnasium.Space[Any]:
 
 
 class RecordedSpaces(OuterSpaces):
-    """What parts read of an environment that is not made.
+    """Stands in for an environment that is not made, with its spaces from a manifest.
 
     Args:
-        about: what `describe_env` returned, from a manifest.
+        about: result of `describe_env`, from a manifest.
         place: the manifest.
 
     Raises:

@@ -24,7 +24,7 @@ _FAMILIES = {
     "MiniGrid-": ("minigrid", "minigrid"),
     "BabyAI-": ("minigrid", "minigrid"),
 }
-# What gymnasium's own environments need: module of the entry point -> (package, extra).
+# Packages that gymnasium's own environments need: module of the entry point -> (package, extra).
 _NEEDS = {
     "gymnasium.envs.box2d": ("Box2D", "box2d"),
     "gymnasium.envs.mujoco": ("mujoco", "mujoco"),
@@ -87,9 +87,7 @@ def find_target(target: str) -> Callable[..., Any]:
     module = _import(module_name, place)
     factory = getattr(module, name, None)
     if not callable(factory):
-        hint = did_you_mean(
-            name, [override for override in vars(module) if not override.startswith("_")], f"{module_name}."
-        )
+        hint = did_you_mean(name, [known for known in vars(module) if not known.startswith("_")], f"{module_name}.")
         fault = "has no" if factory is None else "has no class or function"
         raise BuildError(f"{place}: module '{module_name}' {fault} '{name}'{hint}")
     return factory  # type: ignore[no-any-return]
@@ -127,7 +125,7 @@ def _warned(text: str) -> None:
 
 
 def _registered_signature(creator: Any, spec: EnvSpec) -> inspect.Signature:
-    """Return an environment's arguments, with those of its registration and of `gymnasium.make`."""
+    """Return the signature of an environment's constructor, with defaults of its registration and `gymnasium.make`."""
     arguments = dict(_signature(creator).parameters)
     for name in ("max_episode_steps", "disable_env_checker"):
         arguments.setdefault(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None))
@@ -189,7 +187,7 @@ def _guarded(place: str, module: str, function: Callable[[], Any], missing: list
 
 
 def _way_out(module: str, error: Exception) -> str:
-    """Return a hint if a search asks for a game, or if MUJOCO_GL names a library that MuJoCo cannot load."""
+    """Return a hint if a search wants a game, or if MUJOCO_GL names a library that MuJoCo cannot load."""
     if isinstance(error, TypeError) and f"argument '{RULES_STATE}'" in str(error):
         return NO_GAME
     chosen = os.environ.get("MUJOCO_GL")

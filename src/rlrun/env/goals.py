@@ -1,7 +1,7 @@
 """Environments with goals: two small ones, and a part that calls the reward function of any of them.
 
 A goal environment observes a Dict of `observation`, `achieved_goal` and `desired_goal`, and has
-`compute_reward(achieved_goal, desired_goal, info)`, as those of Gymnasium-Robotics do. So the reward for another goal
+`compute_reward(achieved_goal, desired_goal, info)`, like those of Gymnasium-Robotics. So the reward for another goal
 can be computed afterwards (`+with=hindsight`).
 """
 
@@ -145,7 +145,7 @@ class GoalReward:
     `terminated` calls its `compute_terminated`, [..., G] -> [...] bool; None if the environment has none.
 
     Args:
-        env: the function is that of its outermost wrapper that has one. Envs of other processes are copied here.
+        env: its outermost wrapper with the function is called. Envs in other processes are copied to this one.
         achieved: name of the part of the observation that is the achieved goal.
 
     Raises:
@@ -175,24 +175,24 @@ class GoalReward:
 
 
 def _single(env: Env) -> gymnasium.Env[Any, Any]:
-    """Return the first environment, or a copy in this process of one that is closed or in another process."""
+    """Return the first environment, or a copy of it in this process if it is closed or in another one."""
     source = env.in_process()
     if not source.envs:
         env.end()
         raise ConfigError(
-            f"env.vectorization: hindsight asks an environment in this process for its reward function, and "
-            f"'{env.name}' ({env.vectorization}) has none there: env.vectorization=sync"
+            f"env.vectorization: hindsight calls the reward function of an environment in this process, and "
+            f"'{env.name}' ({env.vectorization}) has none here: env.vectorization=sync"
         )
     return source.envs[0]
 
 
 def _current(env: Env, name: str) -> Any:
-    """Return a function that calls a method of the environment there is now: a resume may make another one."""
+    """Return a function that calls a method of the current environment, as a resume may replace it."""
     return lambda *arguments: _own(_single(env), name)(*arguments)
 
 
 def _own(env: gymnasium.Env[Any, Any], name: str) -> Any:
-    """Return a method of the outermost wrapper that has it, or of the environment itself; None where none has."""
+    """Return a method of the outermost wrapper that has it, or of the environment itself; None if it is missing."""
     try:
         return env.get_wrapper_attr(name)
     except AttributeError:
@@ -200,7 +200,7 @@ def _own(env: gymnasium.Env[Any, Any], name: str) -> Any:
 
 
 def _part(space: gymnasium.Space[Any], path: str) -> gymnasium.Space[Any] | None:
-    """Return the part of a Dict space at a dotted path, None where there is none."""
+    """Return the part of a Dict space at a dotted path; None if it is missing."""
     for name in path.split("."):
         if not isinstance(space, Dict) or name not in space.spaces:
             return None
@@ -209,9 +209,9 @@ def _part(space: gymnasium.Space[Any], path: str) -> gymnasium.Space[Any] | None
 
 
 class _Batched:
-    """Call an environment's function for many goals at once, or one by one if it takes single goals.
+    """Calls an environment's function for many goals at once, or one by one if it takes single goals.
 
-    The first call decides this: it does both, and compares the results.
+    The first call decides by comparing both.
     """
 
     tried = 64  # rows
@@ -220,7 +220,7 @@ class _Batched:
         self.function = function
         self.dtype = np.dtype(dtype)
         self.place = place
-        self.dimensions = len(space.shape or ()) if space is not None else 1  # of one goal
+        self.dimensions = len(space.shape or ()) if space is not None else 1  # of a single goal
         self.goal_dtype = None if space is None else space.dtype
         start = getattr(space, "start", 0)
         self.start = start if np.any(start) else None  # stored discrete values count from 0

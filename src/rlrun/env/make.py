@@ -52,8 +52,8 @@ class Recipe:
     @property
     def name(self) -> str:
         """A short name for run directories: `ALE/Pong-v5` is `pong`, `my_pkg.MyEnv` is `myenv`."""
-        overrides = re.split(r"[/:.]", self.id) if self.target is None and self.id else (self.target or "").split(".")
-        return re.sub(r"-v\d+$", "", re.sub(r"[^\w-]", "", overrides[-1])).lower() or "env"
+        parts = re.split(r"[/:.]", self.id) if self.target is None and self.id else (self.target or "").split(".")
+        return re.sub(r"-v\d+$", "", re.sub(r"[^\w-]", "", parts[-1])).lower() or "env"
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -68,19 +68,19 @@ class Recipe:
 
     @property
     def single(self) -> dict[str, Any]:
-        """Arguments of those that step single environments."""
+        """Arguments of vector environments that step single environments."""
         return {**self.common, "seed_episodes": self.seed_episodes}
 
     @property
     def evaluated(self) -> "Recipe":
-        """The same with the arguments and options of evaluations."""
+        """The recipe with the arguments and options of evaluations."""
         kwargs, options = (self.evaluation.get(name) or {} for name in ("kwargs", "reset_options"))
         reset_options = merged(self.reset_options or {}, options)
         return replace(self, kwargs=merged(self.kwargs, kwargs), reset_options=reset_options or None)
 
     @property
     def bare(self) -> "Recipe":
-        """The same without Gymnasium's Normalize wrappers."""
+        """The recipe without Gymnasium's Normalize wrappers."""
         around = {name: wrapper for name, wrapper in self.around.items() if not _normalizes(wrapper)}
         return replace(self, wrappers=tuple(x for x in self.wrappers if not _normalizes(x)), around=around)
 
@@ -111,7 +111,7 @@ class Recipe:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tree of dicts with the values of another one."""
+    """Return a tree of dicts, updated by the values of another one."""
     new = dict(changes)
     for key, value in changes.items():
         if isinstance(value, Mapping) and isinstance(before := base.get(key), Mapping):
@@ -142,9 +142,9 @@ def make(
     id: a registered id, `module:Id` too; target: a class or a function that makes one environment;
     wrappers: callables that take an environment and return one, the innermost first;
     around: more of them by name, around those;
-    seed_episodes: whether every episode of training gets a seed, or the first of each env alone;
+    seed_episodes: whether every episode of training gets a seed, or only the first of each env;
     layout: of images, as `rlrun.core.spaces.laid_out` takes it;
-    evaluation: kwargs and reset_options, merged over these in copies, which evaluations use.
+    evaluation: kwargs and reset_options that override these in the copies of evaluations.
 
     Raises:
         RequestError: the environment cannot be found or built, or has unsupported spaces; the message names the key.
@@ -191,10 +191,10 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
 
 
 def _copy(recipe: Recipe, spaces: Spaces | None, several: bool, num_envs: int, render_mode: str | None) -> Env:
-    """Make envs in this process, or with the engine if its single environment is missing or has other spaces.
+    """Make envs in this process, or with the engine if a single environment is missing or has other spaces.
 
-    spaces: of the envs; None = only the engine has such envs.
-    several: whether the engine makes several envs, as it seeds each.
+    spaces: of the envs; None = only the engine can make them.
+    several: whether the engine makes several envs, because it seeds each.
     """
     copied = replace(recipe, render_mode=render_mode or recipe.render_mode)
     plain = replace(copied, vectorization="sync")
@@ -218,15 +218,15 @@ def _copy(recipe: Recipe, spaces: Spaces | None, several: bool, num_envs: int, r
 
 
 def require_equal_spaces(env: Env) -> None:
-    """Make an env of the evaluations, and refuse one that has other spaces.
+    """Make an env of the evaluations, and refuse other spaces than those of training.
 
     Raises:
-        ConfigError: it has, or cannot be made.
+        ConfigError: its spaces differ, or it cannot be made.
     """
     try:
         with closing(env.copy()) as other:
             if _layout(other.spaces) != _layout(env.spaces):
-                raise ConfigError("observations or actions are others than in training")
+                raise ConfigError("observations or actions differ from those of training")
     except RequestError as error:
         raise ConfigError(f"evaluation.env: {error}") from error
 
@@ -266,7 +266,7 @@ def _native(recipe: Recipe, num_envs: int) -> Env:
 
 
 def _of_target(recipe: Recipe, num_envs: int) -> Callable[..., Any]:
-    """Return what makes `num_envs` envs of a class at once, or refuse the class and wrappers."""
+    """Return the constructor of `num_envs` envs of a class; refuse wrappers, and classes without one."""
     _refuse_wrappers(recipe)
     build = getattr(find_target(str(recipe.target)), "vector_entry_point", None)
     if not callable(build):

@@ -1,4 +1,4 @@
-"""Games as environments: an agent plays by the rules of a `Simulator`, against an opponent or both sides itself."""
+"""Games as environments, by the rules of a `Simulator`: the agent plays against an opponent, or both sides."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -29,13 +29,13 @@ class Matches(VectorEnv[Any, Any, Any]):
     Args:
         rules: of the game.
         num_envs: N.
-        opponent: answers within a step: `random`, `perfect` (of small games), a number of moves that it looks ahead,
-            or an `rlrun.env.Opponent`. None: each step is a move of the player to move, who has its reward.
+        opponent: moves within a step: `random`, `perfect` (in small games), a number of moves to look ahead, or an
+            `rlrun.env.Opponent`. None: each step is a move of the player to move, who gets its reward.
         side: of the agent: first, second, or both: second in games of odd seeds.
-        opening: random moves at the begin of a game, which do not end it. Seeds 2k and 2k + 1 have the same ones.
-        rules_state: observations have the position, too, as `Positions` puts it there.
+        opening: random moves at the start of a game, which do not end it. Seeds 2k and 2k + 1 have the same ones.
+        rules_state: observations also have the position, in the form of `Positions`.
 
-    A forbidden move loses at once: reward -1. The info has the agent's `side`, where there is an opponent.
+    A forbidden move loses at once: reward -1. With an opponent the info has the agent's `side`.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Matches(VectorEnv[Any, Any, Any]):
         self._state = rules.initial(self._seeds)
         self._played = np.zeros(num_envs, np.int64)  # moves of the opponent
         self._agent = np.zeros(num_envs, np.int64)  # its player
-        self._forbidden = np.zeros(num_envs, np.bool_)  # who moved against the rules has lost
+        self._forbidden = np.zeros(num_envs, np.bool_)  # games lost by a forbidden move
         self._opponent: Opponent | None = None
-        self._memory: Tree = None  # what the opponent remembers of each game, and of a fresh one
+        self._memory: Tree = None  # the opponent's state in each game; `_fresh`: at the start of a game
         self._fresh: Tree = None
         if opponent is not None:
             try:
@@ -80,7 +80,7 @@ class Matches(VectorEnv[Any, Any, Any]):
                 raise ConfigError(f"env.kwargs.opponent: {error}") from error
 
     def face(self, opponent: Any) -> None:
-        """Play games that begin from now on against an opponent.
+        """Set the opponent of later games.
 
         Raises:
             ConfigError: the name is unknown, the opponent cannot play this game, or the game is for one player.
@@ -96,7 +96,7 @@ class Matches(VectorEnv[Any, Any, Any]):
         if isinstance(seed, int):
             seed = range(seed, seed + self.num_envs)
         given: Sequence[Any] = [None] * self.num_envs if seed is None else seed
-        self._seeds[rows] = mixed(self._seeds[rows], 0)  # of envs that go on by themselves
+        self._seeds[rows] = mixed(self._seeds[rows], 0)  # for envs that get no seed
         for row in rows.tolist():
             if given[row] is not None:
                 self._seeds[row] = np.uint64(int(given[row]) % 2**64)
@@ -131,7 +131,7 @@ class Matches(VectorEnv[Any, Any, Any]):
         return over
 
     def _move(self, rows: Array, action: Array) -> Array:
-        """Move in some games [n]; return the rewards [n] of who moved."""
+        """Move in some games [n]; return the rewards [n] of the players who moved."""
         state = take_rows(self._state, rows)
         reward = np.full(len(rows), -1.0)
         allowed = self.rules.legal(state)[np.arange(len(rows)), action]
@@ -141,7 +141,7 @@ class Matches(VectorEnv[Any, Any, Any]):
         return reward
 
     def _reply(self, rows: Array) -> Array:
-        """Let the opponent move in some games [n] until the agent has to; return its rewards [n]."""
+        """Let the opponent move in some games [n] until it is the agent's turn; return its rewards [n]."""
         total = np.zeros(len(rows))
         while self._opponent is not None:
             turn = self.rules.turn(take_rows(self._state, rows))
@@ -181,7 +181,7 @@ class Matches(VectorEnv[Any, Any, Any]):
         return state if self._memory is None else {**state, "memory": map_tree(np.array, self._memory)}
 
     def load_open_state(self, state: dict[str, Any]) -> Tree:
-        """Go on with open games; return their observations."""
+        """Continue open games; return their observations."""
         put_rows(self._state, slice(None), state["state"])
         self._seeds[:], self._played[:] = state["seeds"].view(np.uint64), state["played"]
         self._agent[:], self._forbidden[:] = state["agent"], False
@@ -193,7 +193,7 @@ class Matches(VectorEnv[Any, Any, Any]):
         """Return the position of the first game, if the rules have `text(state, row)`.
 
         Raises:
-            RlrunError: they have none.
+            RlrunError: the rules have no such method.
         """
         if not hasattr(self.rules, "text"):
             raise RlrunError(f"{type(self.rules).__name__} has no text(state, row) that shows a position")
@@ -202,7 +202,7 @@ class Matches(VectorEnv[Any, Any, Any]):
 
 
 class Match(gymnasium.Env[Any, Any]):
-    """One game; a subclass names its rules. With `env.vectorization=native` many are played at once: `Matches`.
+    """The base of game environments; a subclass names its rules. `env.vectorization=native` plays many at once.
 
     opponent, side, opening, rules_state: as of `Matches`.
     """
@@ -242,7 +242,7 @@ class Match(gymnasium.Env[Any, Any]):
         return self.games.plays_both
 
     def face(self, opponent: Any) -> None:
-        """Play games that begin from now on against an opponent."""
+        """Set the opponent of later games."""
         self.games.face(opponent)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -263,12 +263,12 @@ def _first(info: dict[str, Sequence[Any]]) -> dict[str, Any]:
 
 
 def players_of(env: Env | None, players: int | None = None) -> int:
-    """Return how many players take turns in the agent's steps: 2 where it plays both sides, else 1.
+    """Return the number of players whose moves the agent makes: 2 if it plays both sides, else 1.
 
-    players: what the user says; None = as the environment says by its attribute `plays_both`.
+    players: the user's setting; None = by the environment's attribute `plays_both`.
 
     Raises:
-        ConfigError: the environment says otherwise.
+        ConfigError: the environment contradicts the setting.
     """
     both = bool(getattr(env, "plays_both", False))
     if players not in (None, 1, 2) or isinstance(players, bool):
@@ -284,10 +284,10 @@ def players_of(env: Env | None, players: int | None = None) -> int:
 
 
 def rules_of(env: Env) -> Simulator:
-    """Return the rules of a game, for a search that goes on from the positions in its observations.
+    """Return the rules of a game, for a search from the positions in its observations.
 
     Raises:
-        ConfigError: it is no game, or its observations are not what the rules show, with the position.
+        ConfigError: it is not a game, or its observations differ from those of the rules with the position.
     """
     rules = env.rules
     if not isinstance(rules, Simulator):
@@ -300,7 +300,7 @@ def rules_of(env: Env) -> Simulator:
         raise ConfigError("env.kwargs.rules_state: wanted true: a search goes on from the position in observations")
     if describe(space) != describe(wanted):
         raise ConfigError(
-            f"env.wrappers: a search sees {describe(wanted)}, as the rules show it, and the environment gives "
+            f"env.wrappers: a search reads {describe(wanted)} from the rules, and the environment gives "
             f"{describe(space)}; leave out wrappers that change observations"
         )
     return rules

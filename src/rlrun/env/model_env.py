@@ -15,23 +15,23 @@ from rlrun.nn.dynamics import WorldModel
 
 
 class ModelEnv(VectorEnv[Any, Any, Any]):
-    """Step imagined envs by a model. Actions are those of policies: numbers in [-1, 1], choices from 0.
+    """Imagined envs that a model steps. Actions are those of policies: numbers in [-1, 1], choices from 0.
 
     At each step every env draws a member of the elite, which predicts it (Janner et al. 2019, arXiv 1906.08253). An
     episode ends with the predicted probability.
 
-    `reset(options={"observation": …, "reset_mask": …})` begins episodes from observations [num_envs, …]. Without them,
-    envs begin from those of the reset before.
+    `reset(options={"observation": …, "reset_mask": …})` begins episodes from observations [num_envs, …]; without them
+    from those of the last reset.
 
     Args:
-        model: what is stepped.
-        spaces: of the environment that it is a model of.
+        model: to step.
+        spaces: of the modelled environment.
         num_envs: imagined envs.
         max_steps: after which an episode is truncated; None = never.
-        starts: observations [S, …] that episodes begin from, drawn evenly; a reset may bring others.
+        starts: observations [S, …] from which episodes begin, drawn evenly; a reset may replace them.
 
     Raises:
-        ConfigError: the model has a memory.
+        ConfigError: the model is recurrent.
 
     Attributes:
         state, action: the newest, as numbers [num_envs, D] and [num_envs, A].
@@ -61,7 +61,7 @@ class ModelEnv(VectorEnv[Any, Any, Any]):
         """Begin episodes in all envs, or in those of a mask.
 
         Raises:
-            RequestError: nothing says from which observations.
+            RequestError: there are no observations to begin from.
         """
         super().reset(seed=seed if not isinstance(seed, list | tuple) else seed[0])
         options = options or {}
@@ -86,7 +86,7 @@ class ModelEnv(VectorEnv[Any, Any, Any]):
         dynamics, count = self.model.dynamics, self.num_envs
         self.action = dynamics.coded.numbers(map_tree(torch.as_tensor, actions)).to(self.state)
         members = dynamics.elites
-        # as many envs for each member, so that each member evaluates its own alone
+        # an equal number of envs for each member, so that it evaluates only its own
         order = torch.from_numpy(np.resize(self.np_random.permutation(count), -(-count // members) * members))
         numbers = (members, len(order) // members, dynamics.size + dynamics.rewards)
         noise = torch.from_numpy(self.np_random.standard_normal(numbers, np.float32)).to(self.state)

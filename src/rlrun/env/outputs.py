@@ -1,4 +1,4 @@
-"""Check the outputs of environments: refuse those that cannot be stored, and remark on those that are cast.
+"""Checks of environments' outputs: refuse those that cannot be stored, and remark on those that are cast.
 
 Shapes, choices, rewards, flags and infos are checked at every step, dtypes and bounds at the first step and at the last
 step of each episode.
@@ -35,11 +35,11 @@ def explained(event: str, cause: str) -> str:
 
 
 class Outputs:
-    """Compare the outputs of an environment with its spaces; refuse those that cannot be stored by a DataError.
+    """Compares the outputs of an environment with its spaces; raises a DataError for those that cannot be stored.
 
     Args:
         space: of observations.
-        rewards: numbers in a reward; 0 = it is a plain number.
+        rewards: numbers in a reward; 0 = a scalar.
     """
 
     def __init__(self, space: gymnasium.Space[Any], rewards: int) -> None:
@@ -79,7 +79,7 @@ class Outputs:
                 _array(flag, (), f"it gave {name}", "wanted True or False")
 
     def explain(self, error: BaseException, result: Any) -> BaseException:
-        """Return the fault of a step's result that could not be stored; else the error itself."""
+        """Return a DataError about a step's result if it is the cause of an error, else the error itself."""
         try:
             if result is not None:
                 self.step(result)
@@ -122,7 +122,7 @@ class Outputs:
             return
         least, largest = array.astype(np.float64).min(), array.astype(np.float64).max()
         between = f"{what} from {least:g} to {largest:g}, out of its bounds; {spec}"
-        if not isinstance(space, gymnasium.spaces.Box):  # a choice that no network has
+        if not isinstance(space, gymnasium.spaces.Box):  # a choice outside the space
             raise DataError(between)
         self.remarks["bounds"] = between
 
@@ -142,7 +142,7 @@ def _array(value: Any, shape: tuple[int, ...], what: str, spec: str) -> Array:
 
 
 def warn(place: str, remarks: Mapping[str, str], remarked: set[str]) -> None:
-    """Log remarks of kinds that were not logged before."""
+    """Log each kind of remark once."""
     for kind in remarks.keys() - remarked:
         _messages.warning("%s: %s", place, remarks[kind])
     remarked.update(remarks)

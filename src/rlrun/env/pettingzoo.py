@@ -1,4 +1,4 @@
-"""PettingZoo's classic games for two as environments with rules, which a search may go on from."""
+"""PettingZoo's classic games for two players as environments, with rules for searches."""
 
 import importlib
 import pkgutil
@@ -17,16 +17,21 @@ from rlrun.core.typing import Array, Tree
 from rlrun.env.match import Match, Matches, Side
 from rlrun.env.simulator import Simulator
 
-OPEN = {"chess_v6": 512, "connect_four_v3": 42, "go_v5": 722, "tictactoe_v3": 9}  # nothing is hidden; most moves
-MOVES = 512  # of a game of other kinds, at most
-KEPT = 8192  # positions that are kept as objects; others are played from the first one
+OPEN = {
+    "chess_v6": 512,
+    "connect_four_v3": 42,
+    "go_v5": 722,
+    "tictactoe_v3": 9,
+}  # open games: most moves
+MOVES = 512  # of other games, at most
+KEPT = 8192  # positions cached as objects; others are replayed from the first one
 
 
 class PettingZooRules(Simulator):
-    """The rules of one classic game of PettingZoo, whose players win what the other one loses.
+    """The rules of a classic zero-sum game of PettingZoo for two players.
 
-    State: {"moves": [N, L] int16, those of the game so far; "count": [N] int16 of them; "turn": [N] int8; "seed": [N]
-    uint64 of games of chance}. The object of PettingZoo is a function of these, of which the newest are kept.
+    State: {"moves": [N, L] int16, the moves so far; "count": [N] int16, their number; "turn": [N] int8; "seed": [N]
+        uint64, for games of chance}. PettingZoo's game object is a function of these; the newest objects are cached.
 
     Args:
         game: name of the module in `pettingzoo.classic`, such as `connect_four_v3`.
@@ -104,12 +109,12 @@ class PettingZooRules(Simulator):
         return {**observed, "action_mask": self.legal(state).astype(np.int8)}
 
     def text(self, state: Tree, row: int) -> str:
-        """Return the moves of one game, and those that are allowed."""
+        """Return the moves of one game so far, and the allowed moves, as text."""
         moves = " ".join(map(str, state["moves"][row, : state["count"][row]]))
         return f"moves: {moves}\nallowed: {' '.join(map(str, np.flatnonzero(self.legal(state)[row])))}"
 
     def _games(self, state: Tree) -> list[Any]:
-        """Return the objects of positions; none of them may be changed."""
+        """Return PettingZoo's objects of positions, which callers must not change."""
         return [self._game(state, row, key) for row, key in enumerate(_keys(state))]
 
     def _game(self, state: Tree, row: int, key: bytes) -> Any:
@@ -129,7 +134,7 @@ class PettingZooRules(Simulator):
         return game
 
     def _copy(self, game: Any) -> Any:
-        """Return a game that goes on by itself; `copy.deepcopy` would call the constructor, and lose the position."""
+        """Return an independent copy of a game; `copy.deepcopy` would call the constructor, and lose the position."""
         spaces = [space(who) for who in self._players for space in (game.observation_space, game.action_space)]
         other = object.__new__(type(game))
         other.__dict__.update(deepcopy(vars(game), {id(space): space for space in spaces}))
@@ -175,7 +180,7 @@ class PettingZoo(Match):
 
 @lru_cache(maxsize=4)
 def rules_of_game(game: str) -> PettingZooRules:
-    """Return the rules of a game; those of one process share their positions."""
+    """Return the rules of a game; one process shares their cached positions."""
     return PettingZooRules(game)
 
 

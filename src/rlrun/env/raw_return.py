@@ -1,4 +1,4 @@
-"""The return as an environment pays it, beside that of wrappers that change its rewards."""
+"""The raw return: the environment's own rewards, before wrappers change them."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ from rlrun.env.wrapper_state import Layer, layers_of
 RAW_RETURN = "raw_return"  # key in the info of each step
 NORMALIZERS = (wrappers.NormalizeReward, vector.NormalizeReward)
 REWARD_WRAPPERS = (gymnasium.RewardWrapper, VectorRewardWrapper, *NORMALIZERS)
-_KNOWN = ("gymnasium.", "rlrun.")  # packages whose wrappers with a `step` pay what the environment pays
+_KNOWN = ("gymnasium.", "rlrun.")  # packages whose other wrappers leave rewards unchanged
 
 
 class RawReturn(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Add the rewards of the open episode so far to the info of each step: `raw_return`."""
+    """Adds the sum of the open episode's rewards to the info of each step: `raw_return`."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -31,12 +31,12 @@ class RawReturn(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self.total += float(np.float32(reward))  # as all rewards are added up
+        self.total += float(np.float32(reward))  # like all other sums of rewards
         return observation, reward, terminated, truncated, {**info, RAW_RETURN: self.total}
 
 
 class RawReturns(VectorWrapper[Any, Any, Any]):
-    """The same for a vector environment."""
+    """`RawReturn` for a vector environment."""
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
         super().__init__(env)
@@ -60,7 +60,7 @@ class RawReturns(VectorWrapper[Any, Any, Any]):
 
 
 def count_raw_return(env: Layer) -> None:
-    """Put a part that counts the raw return inside of the wrappers that may change rewards, if there are any."""
+    """Insert a counter of the raw return below the wrappers that may change rewards, if there are any."""
     changing = [layer for layer in layers_of(env) if _may_change_rewards(layer)]
     if changing and not rewards_of(inner := changing[-1].env, "environment"):
         changing[-1].env = RawReturns(inner) if isinstance(inner, gymnasium.vector.VectorEnv) else RawReturn(inner)

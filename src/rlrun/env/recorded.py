@@ -1,6 +1,6 @@
-"""Environments whose open episodes are recorded, and played again up to their last step by a resumed run.
+"""Recording of open episodes, which a resumed run replays up to their last step.
 
-An open episode is the seed and the options of its reset, and the actions since.
+An open episode is recorded as the seed and the options of its reset, and the actions since.
 """
 
 import zlib
@@ -29,8 +29,8 @@ from rlrun.training.callback import Stop
 # episodes have 27,000 steps. Longer tasks are hardly episodic.
 LIMIT = 100_000
 PORTION = 1000  # steps of a replay between two checks for signals
-BLOCK = 1 << 18  # bytes of steps that are hashed together, and
-STEPS = 64  # at most so many of them
+BLOCK = 1 << 18  # most bytes of steps that are hashed together
+STEPS = 64  # most steps that are hashed together
 NO_INFO: dict[int, dict[str, Any]] = {}
 Abandon = Callable[[], None] | None  # may raise to stop a replay
 Build = Callable[[], gymnasium.Env[Any, Any]]
@@ -39,7 +39,7 @@ Build = Callable[[], gymnasium.Env[Any, Any]]
 class ActionLog:
     """Batches of policy actions [N, …], and the step at which each env's episode began.
 
-    Actions that no open episode needs are dropped, and so are those older than `LIMIT` steps.
+    Actions before all open episodes, and actions older than `LIMIT` steps, are dropped.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -61,7 +61,7 @@ class ActionLog:
             self.log.popleft()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the actions [T, N, …] since the oldest open episode began, and the step at which each one did.
+        """Return the actions [T, N, …] since the oldest open episode began, and the step at which each episode began.
 
         -1 stands for an episode of more than `LIMIT` steps.
         """
@@ -82,7 +82,7 @@ class ActionLog:
 
 
 def _joined(*steps: Array) -> Array:
-    """Return the actions [N, …] of T steps as [T, N, …], of one dtype that holds them all."""
+    """Return the actions [N, …] of T steps as [T, N, …], in a common dtype."""
     actions: Array = np.concatenate(steps).reshape(len(steps), *steps[0].shape)
     return actions
 
@@ -101,7 +101,7 @@ class StepBlock:
     def __init__(self, spaces: Spaces, num_envs: int) -> None:
         first = empty(spaces.observation, num_envs)
         size = sum(leaf.nbytes for leaf in leaves_of(spaces.observation, first)) + 1
-        self.length = max(3, min(STEPS, BLOCK // size))  # a step stays as it is for two more
+        self.length = max(3, min(STEPS, BLOCK // size))  # a step's buffers stay unchanged for two more steps
         observation = map_tree(partial(aligned, self.length), first)
         reward = np.zeros((self.length, *rewards(num_envs, spaces.rewards).shape), np.float32)
         flags = np.zeros((2, self.length, num_envs), np.bool_)
@@ -109,7 +109,7 @@ class StepBlock:
             Step(map_tree(itemgetter(at), observation), reward[at], flags[0, at], flags[1, at], None, NO_INFO)
             for at in range(self.length)
         ]
-        # Plain numbers are written through these, which takes half as long as through numpy.
+        # Writing plain numbers through memoryviews takes half as long as through numpy.
         columns: list[Sequence[Any]] = [step[1:4] for step in self.steps]
         self.views = [[memoryview(column) for column in step] for step in columns]
         self.newest = self.length - 1  # place of the newest step
@@ -120,7 +120,7 @@ class StepBlock:
         self._sums = [[0] * len(self._blocks) for _ in range(num_envs)]
 
     def advance(self) -> Step:
-        """Return the buffers of the next step; the arrays are written again after `length` steps."""
+        """Return the buffers of the next step; they are reused after `length` steps."""
         self.newest += 1
         if self.newest == self.length:
             if self.hashing:
@@ -157,11 +157,11 @@ class StepBlock:
 
 
 class Episode(NamedTuple):
-    """The data that restores an open episode, and what a replay must give.
+    """The data that restores an open episode, and the checksums that a replay must reproduce.
 
     seed: of its reset; options: those that change between episodes; before: the states of layers that remember,
-    immediately before the reset; now: those at the checkpoint; actions: as the environment took them, None for too
-    many; hashes: those of `StepBlock`.
+        immediately before the reset; now: their states at the checkpoint; actions: of the environment, None if there
+        are too many; hashes: of `StepBlock`.
     """
 
     seed: int | None
@@ -173,7 +173,7 @@ class Episode(NamedTuple):
 
 
 class EpisodeOutcome(NamedTuple):
-    """An environment after a resume: the newest observation, or why its episode is lost."""
+    """The result of a resume: the newest observation, or the reason why the episode is lost."""
 
     observation: Any = None
     lost: str | None = None
@@ -184,8 +184,8 @@ class EpisodeRecorder:
 
     Args:
         env: with all its wrappers.
-        spaces: of it.
-        build: makes a fresh one, where a replay fails.
+        spaces: of the environment.
+        build: makes a fresh one if a replay fails.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], spaces: Spaces, build: Build | None) -> None:
@@ -197,14 +197,14 @@ class EpisodeRecorder:
         self._begun: dict[str, Any] | None = None
 
     def renew(self) -> None:
-        """Give layers that remember the states of the first call."""
+        """Restore the states that layers had at the first call."""
         if self._first is None:
             self._first = self.layers.state_dict()
         else:
             self.layers.load_state_dict(self._first)
 
     def begin(self, seed: int | None, options: Options) -> None:
-        """Note the seed and the options of the reset that follows, and take the states that it depends on."""
+        """Note seed and options of the next reset, and the states on which it depends."""
         changing = {GOALS: np.array(options[GOALS])} if options and GOALS in options else {}
         before = self.layers.state_dict()
         if self._begun is None:
@@ -212,12 +212,12 @@ class EpisodeRecorder:
         self._begun = {"seed": seed, "options": changing, "before": before}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how the open episode began, and the present states of layers that remember."""
+        """Return the beginning of the open episode, and the present states of layers that remember."""
         begun = self._begun or {"seed": None, "options": {}, "before": {}}
         return {**begun, "now": self.layers.state_dict()}
 
     def resume(self, episode: Episode, options: Options, abandon: Abandon = None) -> EpisodeOutcome:
-        """Play an episode again; where that fails, make a fresh environment and say why."""
+        """Replay an episode; if this fails, make a fresh environment and return the reason."""
         try:
             lost, observation = self._replay(episode, options, abandon or (lambda: None))
         except Stop:
@@ -260,7 +260,7 @@ class EpisodeRecorder:
             if number % PORTION == 0:
                 abandon()
         if block.hashes()[0] != episode.hashes:
-            return "played again, its episode went another way", None
+            return "played again, its episode had other observations or rewards", None
         return None, observation
 
 
@@ -268,16 +268,16 @@ class Recorded(Env):
     """Envs whose episodes are recorded, in this process or in workers."""
 
     _recording = False
-    _last_written: Sequence[dict[str, Any]] = ()  # as of `close`: the last checkpoint comes after it
+    _last_written: Sequence[dict[str, Any]] = ()  # saved by `close`, for the last checkpoint
     _last_wrappers: Mapping[str, Any] = MappingProxyType({})  # likewise
-    _action_log: ActionLog | None = None  # where later episodes have a seed
+    _action_log: ActionLog | None = None  # only if every episode has a seed
     _remembered: dict[str, Any] | None = None
     _episodes: Sequence[Episode] = ()  # of the remembered state, by env
     _block: StepBlock
     _next: Tree  # observations to act on, [N, …]
     _write: Write  # from an environment's observation into a row of observations
     _to_env: Convert | None  # from policy actions to environment actions
-    _split: Callable[[Any], Iterator[Any]] | None  # divides these by env, if they are not an array
+    _split: Callable[[Any], Iterator[Any]] | None  # splits environment actions by env, if they are not an array
 
     @abstractmethod
     def _written(self) -> list[dict[str, Any]]:
@@ -298,7 +298,7 @@ class Recorded(Env):
 
     @abstractmethod
     def _resume(self, episodes: Sequence[Episode], abandon: Abandon) -> list[EpisodeOutcome]:
-        """Play the episode of each env again."""
+        """Replay the episode of each env."""
 
     def record(self) -> None:
         self._recording = True

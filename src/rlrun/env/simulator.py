@@ -1,4 +1,4 @@
-"""The interface of games: rules as pure functions of many positions at once, and who plays them."""
+"""The interface of games: rules as pure functions of many positions at once, and opponents."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,21 +14,21 @@ from rlrun.core.typing import Array, Tree
 
 NAMES = ("random", "perfect")  # of opponents
 POSITIONS = 200_000  # of a game that is solved, at most
-AHEAD = 1_000_000  # positions that one move is chosen by, at most
+AHEAD = 1_000_000  # most positions of a lookahead for one move
 _STEP, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 class Simulator(ABC):
     """The rules of a game for one player, or for two who play against each other.
 
-    A state is a tree of arrays [N, …]: N positions that know nothing of one another. No method changes its arguments.
+    A state is a tree of arrays [N, …]: N independent positions. Methods do not change their arguments.
 
     Attributes:
-        observation_space: Gymnasium's, of what one player sees of one position.
+        observation_space: Gymnasium's, of one player's observation of one position.
         actions: number of moves, A.
         players: 1 or 2.
-        hidden: a player sees less than the position, so nobody may search by the rules.
-        slow: a position takes a good part of a millisecond, so little is looked ahead, and nothing solved.
+        hidden: a player does not see the whole position, so searches by the rules are refused.
+        slow: a step takes a good part of a millisecond, so lookahead is limited, and games are not solved.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -43,25 +43,25 @@ class Simulator(ABC):
 
     @abstractmethod
     def turn(self, state: Tree) -> Array:
-        """Return who moves, [N]: player 0 or 1, and -1 where the game is over."""
+        """Return the player to move [N]: 0 or 1, and -1 if the game is over."""
 
     @abstractmethod
     def legal(self, state: Tree) -> Array:
-        """Return which moves are allowed, [N, A] bool; none where the game is over."""
+        """Return flags [N, A] of the allowed moves; all False if the game is over."""
 
     @abstractmethod
     def step(self, state: Tree, action: Array) -> tuple[Tree, Array]:
-        """Return the positions after allowed moves [N], and the reward [N] of who moved; the other one has minus it."""
+        """Return the positions after allowed moves [N], and the mover's reward [N]; the other player gets minus it."""
 
     @abstractmethod
     def observe(self, state: Tree, player: Array) -> Tree:
-        """Return what players [N] see of the positions, also of those that are over: a tree of arrays [N, …]."""
+        """Return the observations of players [N], a tree of arrays [N, …]; also of positions that are over."""
 
 
 class Positions:
-    """Observations of a game that have the state of its rules, too, as bytes in the part `rules_state`.
+    """Observations of a game with the state of its rules, as bytes in the part `rules_state`.
 
-    Networks do not read that part; a search goes on from it.
+    Networks do not read that part; a search starts from it.
 
     Args:
         rules: of the game.
@@ -79,11 +79,11 @@ class Positions:
         self.observation_space = gymnasium.spaces.Dict({**parts, RULES_STATE: state})
 
     def observe(self, state: Tree, player: Array) -> dict[str, Any]:
-        """Return what players [N] see of positions, and these themselves."""
+        """Return the observations of players [N], with the positions."""
         return {**self.seen(state, player), RULES_STATE: packed(state)}
 
     def seen(self, state: Tree, player: Array) -> dict[str, Any]:
-        """Return the part of observations that networks see."""
+        """Return the observations of players [N] without the positions, as networks see them."""
         seen = self.rules.observe(state, player)
         return seen if isinstance(seen, dict) else {"observation": seen}
 
@@ -111,7 +111,7 @@ def packed(state: Tree) -> Array:
 def uniform(seeds: Array, number: Array | int) -> Array:
     """Return random numbers [N] in [0, 1), a function of seeds [N] uint64 and a count alone (splitmix64).
 
-    So the draws of an episode depend on no other episode, and nothing of them is stored.
+    So the draws of an episode are independent of other episodes, and need no stored state.
     """
     return (mixed(seeds, number) >> np.uint64(11)) * 2.0**-53
 
@@ -127,17 +127,17 @@ def mixed(seeds: Array, number: Array | int) -> Array:
 
 
 class Move(NamedTuple):
-    """Moves [n], and what the player remembers after them: a tree of arrays [n, …], or None."""
+    """Moves [n], and the player's state after them: a tree of arrays [n, …], or None."""
 
     action: Array
     memory: Tree = None
 
 
 class Opponent(Protocol):
-    """Moves for a player in many games at once."""
+    """A player of many games at once."""
 
     def begin(self, rules: Simulator, count: int) -> Tree:
-        """Return what is remembered at the begin of `count` games: a tree of arrays [count, …], or None.
+        """Return the player's state at the start of `count` games: a tree of arrays [count, …], or None.
 
         Raises:
             ConfigError: it cannot play by these rules.
@@ -146,12 +146,12 @@ class Opponent(Protocol):
     def __call__(self, rules: Simulator, state: Tree, draws: Array, memory: Tree) -> Move:
         """Return a move in each of n positions.
 
-        draws: random numbers [n] in [0, 1), which decide where moves are drawn.
+        draws: random numbers [n] in [0, 1), for moves that are drawn.
         """
 
 
 class RandomPlayer:
-    """Draws a move evenly from those that are allowed."""
+    """Draws an allowed move with equal chances."""
 
     def begin(self, rules: Simulator, count: int) -> Tree:
         return None
@@ -161,7 +161,7 @@ class RandomPlayer:
 
 
 class PerfectPlayer:
-    """Draws a move evenly from the best ones, by a table of all positions of a small game."""
+    """Draws one of the best moves with equal chances, by a table of all positions of a small game."""
 
     def begin(self, rules: Simulator, count: int) -> Tree:
         require_seen(rules)
@@ -173,7 +173,7 @@ class PerfectPlayer:
 
 
 class Lookahead:
-    """Draws a move evenly from those that are best some moves later, where positions that are not over count 0."""
+    """Draws one of the best moves of a minimax search of limited depth, in which open positions count 0."""
 
     def __init__(self, moves: int) -> None:
         if moves < 1:
@@ -206,14 +206,14 @@ def opponent_of(name: Any) -> Opponent:
 
 
 def drawn(allowed: Array, draws: Array) -> Array:
-    """Return an index of a row's true flags [n, A], each as likely, by random numbers [n] in [0, 1)."""
+    """Return the index of a random true flag of each row [n, A], by random numbers [n] in [0, 1)."""
     upto = allowed.cumsum(1)
     index: Array = (upto > np.floor(draws * upto[:, -1])[:, None]).argmax(1)
     return index
 
 
 def lookahead(rules: Simulator, state: Tree, moves: int) -> Array:
-    """Return the minimax value of each move [N, A] for who moves, some moves deep; -inf for forbidden ones."""
+    """Return the minimax value [N, A] of each move for the mover, `moves` deep; -inf for forbidden moves."""
     scores = np.full((row_count(state), rules.actions), -np.inf)
     rows, actions = np.nonzero(rules.legal(state))
     if len(rows):
@@ -226,10 +226,10 @@ def lookahead(rules: Simulator, state: Tree, moves: int) -> Array:
 
 
 def require_seen(rules: Simulator) -> None:
-    """Refuse to search by rules that know more than a player sees.
+    """Refuse to search by rules with hidden state.
 
     Raises:
-        ConfigError: always, of such rules.
+        ConfigError: the rules have hidden state.
     """
     if rules.hidden:
         raise ConfigError(f"{type(rules).__name__}: a search by these rules would see what is hidden from a player")
@@ -237,10 +237,10 @@ def require_seen(rules: Simulator) -> None:
 
 @lru_cache(maxsize=4)
 def require_few(rules: Simulator, moves: int) -> None:
-    """Refuse to look so far ahead from the first position that memory and patience would not do.
+    """Refuse a lookahead with too many positions, counted from the first one.
 
     Raises:
-        ConfigError: naming the largest number of moves that is possible.
+        ConfigError: naming the largest possible number of moves.
     """
     state, count, limit = rules.initial(np.zeros(1, np.uint64)), 0, AHEAD // 100 if rules.slow else AHEAD
     for ahead in range(moves):
@@ -261,7 +261,7 @@ class Solution:
 
     Args:
         keys: of all positions, sorted.
-        table: values of their moves [K, A] for who moves, -inf for those that are forbidden.
+        table: values of their moves [K, A] for the mover, -inf for forbidden moves.
     """
 
     def __init__(self, keys: Array, table: Array) -> None:

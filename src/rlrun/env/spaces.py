@@ -1,4 +1,4 @@
-"""Convert Gymnasium's spaces and values. Every converter is chosen once, when an environment is made."""
+"""Converters of Gymnasium's spaces and values, each chosen once, when an environment is made."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ _DTYPES |= {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 
 
 class OuterSpaces:
-    """What has Gymnasium's spaces of one env; networks written for vector environments read them by these names."""
+    """Gymnasium's spaces of one env, under the names that networks for vector environments read."""
 
     outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # observation, action
 
@@ -80,9 +80,9 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
 
 
 def to_gymnasium(space: Space, *, tuples: bool = False) -> gymnasium.Space[Any]:
-    """Return a space as Gymnasium has it, in the order of its parts.
+    """Return a space as Gymnasium's, in the order of its parts.
 
-    tuples: whether parts that are named "0", "1", … become a Tuple, or a Dict.
+    tuples: whether parts named "0", "1", … become a Tuple; else a Dict.
     """
     if isinstance(space, Composite):
         parts = {name: to_gymnasium(part, tuples=tuples) for name, part in space.parts.items()}
@@ -98,7 +98,7 @@ def to_gymnasium(space: Space, *, tuples: bool = False) -> gymnasium.Space[Any]:
 
 
 def rewards_of(env: Any, place: str) -> int:
-    """Return the length of reward vectors, by the environment's `reward_space`; 0 = rewards are plain numbers.
+    """Return the length of reward vectors, by the environment's `reward_space`; 0 = rewards are scalars.
 
     Raises:
         SpaceError: `reward_space` is not a Box of one dimension.
@@ -114,7 +114,7 @@ def rewards_of(env: Any, place: str) -> int:
 
 
 def rewards(count: int, numbers: int) -> Array:
-    """Return zeros for the rewards of `count` envs: [N], or [N, R] where they have several numbers."""
+    """Return zeros for the rewards of `count` envs: [N], or [N, R] for several numbers."""
     return np.zeros((count, numbers) if numbers else count, np.float32)
 
 
@@ -140,9 +140,9 @@ def empty(space: Space, count: int) -> Tree:
 
 
 def aligned(count: int, leaf: Array) -> Array:
-    """Return zeros [count, …] for arrays like a leaf, each at an address that an array of its own could have.
+    """Return zeros [count, …] for arrays like a leaf, each aligned like an array of its own.
 
-    Products of matrices may round in another way where an operand begins at another address.
+    Products of matrices may round differently if an operand is aligned differently.
     """
     unit = ALIGNMENT // math.gcd(ALIGNMENT, leaf.itemsize)
     padded = np.zeros((count, -(-leaf.size // unit) * unit), leaf.dtype)
@@ -182,7 +182,7 @@ def row_writer(space: gymnasium.Space[Any]) -> Write:
             fits = value.shape == shape
         except AttributeError:
             fits = np.shape(value) == shape
-        if not fits:  # numpy would repeat its numbers where it can
+        if not fits:  # numpy might broadcast it
             raise DataError(f"it gave an observation of shape {list(np.shape(value))}; {named(space)}")
         buffer[env_index] = value
 
@@ -201,12 +201,12 @@ def row_writer(space: gymnasium.Space[Any]) -> Write:
 
 
 def named(space: gymnasium.Space[Any]) -> str:
-    """Return what an observation space says of a value, for messages."""
+    """Return a description of an observation space, for messages."""
     return f"its observation_space says {type(space).__name__}{list(space.shape or ())} {space.dtype}"
 
 
 def _start(space: gymnasium.Space[Any]) -> Any:
-    """Return the first choice of the environment; None if it is 0."""
+    """Return the space's `start`; None if it is 0."""
     start = getattr(space, "start", None)
     return start if start is not None and np.any(start) else None
 
@@ -225,9 +225,9 @@ def batch_reader(space: gymnasium.Space[Any]) -> Convert:
 
 
 def action_writer(space: gymnasium.Space[Any], count: int) -> Convert | None:
-    """Return the function from policy actions [N, …] to those of the environment; None: no change.
+    """Return the function from policy actions [N, …] to the environment's; None if both are equal.
 
-    Bounds are applied last, so rounding never leaves the environment's space. `count` is N.
+    Bounds are applied last, so that rounding never leaves the environment's space. `count` is N.
     """
     if parts := parts_of(space):
         writers = [(name, action_writer(part, count) or (lambda value: value)) for name, part in parts.items()]

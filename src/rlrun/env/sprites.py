@@ -25,14 +25,14 @@ def placed(draw: np.random.Generator) -> tuple[Array, Array, Array]:
 
 
 def drawn(centers: Array, shapes: Array, colors: Array) -> tuple[Array, Array]:
-    """Return an image, uint8 [32, 32, 3], and what its pixels show, uint8 [32, 32]: 0 the background, else 1 or 2.
+    """Return an image, uint8 [32, 32, 3], and its segmentation, uint8 [32, 32]: 0 the background, 1 or 2 a sprite.
 
-    A pixel has the color of what it shows, without shades. The second sprite is in front of the first.
+    Colors are plain, without shades. The second sprite is in front of the first.
 
     Args:
         centers: row and column of each sprite, [2, 2].
-        shapes: of each, as a place in `SHAPES`, [2].
-        colors: of each, as a place in `PALETTE`, [2].
+        shapes: of each, an index into `SHAPES`, [2].
+        colors: of each, an index into `PALETTE`, [2].
     """
     segmentation = np.zeros((SIDE, SIDE), np.uint8)
     norms = [*SHAPES.values()]

@@ -1,4 +1,4 @@
-"""What wrappers say of an environment's observations: which axes are those of images, and of stacked frames."""
+"""Layouts of observations, as wrappers define them: axes of images and of stacked frames."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,11 +16,11 @@ from rlrun.env.spaces import from_gymnasium
 from rlrun.env.wrappers import FrameStack
 
 AnyEnv = gymnasium.Env[Any, Any]
-_LARGE = 4096  # bytes; for smaller stacks the time to rebuild them outweighs the saved memory
+_LARGE = 4096  # bytes; below this, rebuilding stacks costs more than the memory saved
 
 
 def observed(env: AnyEnv, place: str) -> ours.Space:
-    """Return the observation space of an environment, with the layouts that its wrappers know.
+    """Return the observation space of an environment, with the layouts that its wrappers define.
 
     Raises:
         SpaceError: a part is of an unsupported kind; the message names `place`.
@@ -30,7 +30,7 @@ def observed(env: AnyEnv, place: str) -> ours.Space:
 
 
 def _boxes(env: AnyEnv) -> dict[str, ours.Leaf]:
-    """Return the parts with numbers, by path; nothing if a wrapper has to change the observations first."""
+    """Return the Box parts by path; empty if the space is unsupported, so that a wrapper must change it first."""
     try:
         space = from_gymnasium(env.observation_space, "the observation space")
     except SpaceError:
@@ -57,26 +57,26 @@ def _known(env: AnyEnv, path: str, leaf: ours.Box, frame: ours.Leaf | None) -> o
         shape[axis] *= count
         if leaf.shape == tuple(shape):
             return replace(leaf, layout=frame.settled_layout, frame_axis=axis)
-    if frame is not None and frame.shape == leaf.shape:  # other numbers in the same places
+    if frame is not None and frame.shape == leaf.shape:  # the wrapper keeps the axes
         return replace(leaf, layout=frame.layout)
     return leaf
 
 
 def _stacked(stack: ours.Box, frame: ours.Box | None) -> str:
-    """Return the layout of frames that lie along a new first axis. Those of vectors are a signal over time."""
+    """Return the layout of frames stacked along a new first axis; stacked vectors are a signal over time."""
     if frame is not None and frame.picture is not None:
         return "channels_first" if frame.picture.name == "gray" else frame.picture.name
     unknown = frame is not None and frame.layout == "auto"
     if unknown and stack.image and len(stack.shape) == 3 and min(stack.shape[1:]) >= SIDE:
-        return "channels_first"  # numbers of several bytes have to have three axes
+        return "channels_first"  # of numbers of several bytes, only arrays of three axes are recognized as images
     return "channels_last" if len(stack.shape) == 2 else "vector"
 
 
 def frames_of(env: AnyEnv) -> int:
-    """Return how many frames an environment stacks in a large observation, as its outermost wrapper; 1 for none.
+    """Return the number of frames that an environment's outermost wrapper stacks in a large observation; else 1.
 
-    A memory can store each of these frames once: a stack is the newest frames of the episode, the first one
-    repeated before its beginning. A subclass may do more than stack, so its observations are no such stacks.
+    A memory can store each of these frames once: a stack is the newest frames of the episode, the first one repeated
+    before its beginning. Subclasses of the wrappers may do more than stack, so they count as 1.
     """
     if type(env) is FrameStack and env.keys is None and env.joined_along is None:
         count = env.frames.maxlen or 1

@@ -1,6 +1,6 @@
-"""Environments in this process, one after another: the default, and the fastest for quick environments.
+"""Environments in this process, stepped one after another: the default, and the fastest for quick environments.
 
-The numbers equal those of Gymnasium's SyncVectorEnv bit for bit, which takes longer than CartPole itself.
+Results equal those of Gymnasium's SyncVectorEnv bit for bit, whose overhead exceeds a step of CartPole.
 """
 
 import math
@@ -34,14 +34,14 @@ from rlrun.training.callback import Stop
 
 
 class SyncEnv(Recorded):
-    """Step gymnasium environments in a loop, and write into preallocated buffers.
+    """Steps Gymnasium environments in a loop, into preallocated buffers.
 
     Args:
         envs: single environments with equal spaces.
-        build: makes a fresh one, in place of one whose episode a resume cannot play again.
+        build: makes a fresh one if a resume cannot replay an episode.
         reset_options: of every reset.
-        seed_episodes: whether every episode gets a seed, or the first of each env alone.
-        place: what messages call the environment.
+        seed_episodes: whether every episode gets a seed, or only the first of each env.
+        place: the environment's name in messages.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SyncEnv(Recorded):
         self._to_env = action_writer(first.action_space, self.num_envs)
         self._split = row_splitter(first.action_space)
         self._block = StepBlock(self.spaces, self.num_envs)
-        self._flat_views: list[memoryview] | None = None  # of the observations of each step, where these are plain
+        self._flat_views: list[memoryview] | None = None  # of each step's observations, if these are plain rows
         if is_plain(first.observation_space):
             self._flat_views = [memoryview(step.observation.reshape(-1)) for step in self._block.steps]
         width = math.prod(first.observation_space.shape or ())
@@ -85,7 +85,7 @@ class SyncEnv(Recorded):
         self._restarted = [empty(self.spaces.observation, self.num_envs) for _ in range(2)]
         self._next: Tree = self._restarted[0]
         self._steps = 0
-        self._begun = [0] * self.num_envs  # of these steps, those before each episode
+        self._begun = [0] * self.num_envs  # value of `_steps` when each episode began
         self._frozen: list[FrozenWrappers] = []
         self.normalizes_rewards = normalizes_rewards(first)
 
@@ -112,7 +112,7 @@ class SyncEnv(Recorded):
             self._fail(error, "reset", env_index)
 
     def _first_step(self, env_index: int, action: Any) -> Any:
-        """Step an env and check its outputs; later, those of an episode's last step are checked as closely."""
+        """Step an env for the first time and check its outputs closely."""
         self._step_functions[env_index] = self.envs[env_index].step
         result = self._step_functions[env_index](action)
         self._check(env_index, result)
@@ -141,13 +141,13 @@ class SyncEnv(Recorded):
         try:
             for env_index, step_env in enumerate(self._step_functions):
                 result = None
-                # Rows by index: iterating an array costs eight times as much where there is one env.
+                # Rows by index: with one env, iterating an array costs eight times as much.
                 result = value, earned, ended, cut, info = step_env(action[env_index])
                 if flat is None:
                     write(observation, env_index, value)
                 else:
                     try:
-                        flat[rows_of[env_index]] = value  # takes half as long, and refuses another shape or type
+                        flat[rows_of[env_index]] = value  # takes half as long, and refuses other shapes and types
                     except (TypeError, ValueError):
                         self._flat_views = flat = None
                         write(observation, env_index, value)
@@ -218,7 +218,7 @@ class SyncEnv(Recorded):
         return learns_unseen(self.envs[0])
 
     def remembers(self, *, rewards: bool = True) -> str | None:
-        """Return the wrapper by which an episode differs when it is played again; call it of a copy only."""
+        """Return the wrapper that makes a replayed episode differ, or None; it steps the env, so use a copy."""
         return remembering(self.envs[0], self._reset_options(), rewards=rewards)
 
     def _written(self) -> list[dict[str, Any]]:

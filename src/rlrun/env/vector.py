@@ -54,8 +54,8 @@ class Resumed(NamedTuple):
 class Env(OuterSpaces, ABC):
     """N envs of one environment.
 
-    Arrays that `reset`, `step` and `restart` return may be buffers: they stay as they are through
-    the next `step` and the `restart` after it, then they are written again.
+    Arrays that `reset`, `step` and `restart` return may be buffers: they stay unchanged through the next `step` and the
+    `restart` after it, then they are reused.
     """
 
     spaces: Spaces
@@ -64,25 +64,25 @@ class Env(OuterSpaces, ABC):
     vectorization: str = "sync"
     resets_itself: bool = False  # in a separate step, whose row is not a transition
     seed_episodes: bool = False  # whether `restart` takes a seed for each episode
-    frame_stack: int = 1  # frames in an observation, where it is known to be a stack of the newest ones
+    frame_stack: int = 1  # frames in an observation, if it is known to be a stack of the newest ones
     envs: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, if they are in this process
     inherited = ("wrappers",)  # of its state, by a fork
-    remarked: set[str]  # kinds of outputs that were warned of, by copies too
+    remarked: set[str]  # kinds of outputs that were warned of, shared with copies
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`, or else by the config
     bare_copier: Callable[[int, str | None], Env] | None = None  # likewise
     twin: Callable[[], Env] | None = None  # makes one equal env in this process; set by `make`
     varies: bool = False  # whether copies, which evaluations use, have other arguments
-    maker: Callable[[], Env] | None = None  # makes equal envs, in another process, too; set as `copier` is
-    normalizes_rewards: bool = False  # then evaluations count rewards as the environment pays them
-    wrappers_elsewhere: States | None = None  # of equal envs that are stepped in another process, as known so far
+    maker: Callable[[], Env] | None = None  # makes equal envs, also in another process; set like `copier`
+    normalizes_rewards: bool = False  # if so, evaluations count the environment's own rewards
+    wrappers_elsewhere: States | None = None  # newest known states of equal envs in another process
     _closed: bool = False
-    _single: Env | None = None  # what `in_process` made
+    _single: Env | None = None  # the copy made by `in_process`
     _options: Options = None  # of every reset
-    _goals: Mapping[str, Any] = MappingProxyType({})  # the option of a reset that changes
+    _goals: Mapping[str, Any] = MappingProxyType({})  # options of resets that change between episodes
 
     @cached_property
     def outer(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:  # type: ignore[override]
-        """Gymnasium's spaces of observations and actions; without ones of its own, those that equal `spaces`."""
+        """Gymnasium's spaces of observations and actions; by default equal to `spaces`."""
         return to_gymnasium(self.spaces.observation, tuples=True), to_gymnasium(self.spaces.action, tuples=True)
 
     @abstractmethod
@@ -109,15 +109,15 @@ class Env(OuterSpaces, ABC):
         """Close simulators, windows and workers; a second call does nothing."""
 
     def record(self) -> None:
-        """Record episodes from the next reset on; evaluations need no record."""
+        """Record episodes from the next reset on, for checkpoints."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of wrappers, and with recording the open episode of each env."""
+        """Return the states of wrappers, and if episodes are recorded, the open episode of each env."""
         states = self.wrapper_states()
         return {"wrappers": states} if states else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keep open episodes for `resume_episodes`; without any, set the states of wrappers.
+        """Keep recorded episodes for `resume_episodes`; if there are none, load the states of wrappers.
 
         Raises:
             RlrunError: the state is of another number of envs, or of other wrappers.
@@ -130,17 +130,17 @@ class Env(OuterSpaces, ABC):
         return self.live_wrappers() if self.wrappers_elsewhere is None else self.wrappers_elsewhere
 
     def live_wrappers(self) -> States:
-        """Return those of the envs that this object steps; envs elsewhere do not count."""
+        """Return the wrapper states of the envs that this object steps itself."""
         return {}
 
     def load_wrappers(self, states: States) -> None:
         """Give the wrappers of all envs their share of pooled states."""
 
     def freeze_wrappers(self, states: States) -> None:
-        """Let later episodes see pooled states of wrappers, and not change them."""
+        """Fix the wrappers of later episodes at pooled states."""
 
     def learns_unseen(self) -> dict[str, str]:
-        """Return the classes of wrappers that seem to learn and offer no state, each with the key that replaces it."""
+        """Return the classes of wrappers that seem to learn but offer no state -> the addition that replaces each."""
         return {}
 
     def resume_episodes(self, abandon: Callable[[], None] | None = None) -> Resumed | None:
@@ -171,7 +171,7 @@ class Env(OuterSpaces, ABC):
         return False
 
     def face(self, opponent: Any) -> None:
-        """Play episodes that begin from now on against an opponent: a name, or an `rlrun.env.Opponent`.
+        """Set the opponent of later episodes: a name, or an `rlrun.env.Opponent`.
 
         Raises:
             ConfigError: the environment has no method `face(opponent)`, or it refuses this one.
@@ -184,12 +184,12 @@ class Env(OuterSpaces, ABC):
 
     @property
     def plays_both(self) -> bool:
-        """Whether each step is a move of the player to move, so that returns compare nobody."""
+        """Whether the agent moves for both players, so that returns do not compare players."""
         return any(getattr(env.unwrapped, "plays_both", False) for env in self._stepped())
 
     @property
     def rules(self) -> Any:
-        """The `rlrun.env.Simulator` of a game; None of other environments."""
+        """The `rlrun.env.Simulator` of a game; None for other environments."""
         rules = _rules_of(self._stepped())
         return _rules_of(self.in_process()._stepped()) if rules is None else rules
 
@@ -202,12 +202,12 @@ class Env(OuterSpaces, ABC):
         return private({**(self._options or {}), **self._goals}) or None
 
     def renew(self) -> None:
-        """Give layers with a `state_dict` the states of the first call: they forget the episodes since."""
+        """Reset layers with a `state_dict` to their states at the first call of this method."""
 
     def made_by(self, recipe: Any) -> None:
-        """Let the config node of these envs build copies of them, if `make` did not make them.
+        """Make copies from the config node of these envs, if `make` did not make them.
 
-        A copy has the number of envs as `num_envs` of the config, and `evaluation.env.kwargs` as arguments.
+        A copy has its number of envs as `num_envs` of the config, and `evaluation.env.kwargs` as arguments.
 
         recipe: of the config's builder.
         """
@@ -225,7 +225,7 @@ class Env(OuterSpaces, ABC):
         """Return a separate environment of the same kind, for evaluation.
 
         Raises:
-            RlrunError: it was made by neither a config nor `rlrun.env.make`, and its class has no `copy` of its own.
+            RlrunError: neither a config nor `rlrun.env.make` made it, and its class does not override `copy`.
         """
         return self._copier(self.copier)(num_envs, render_mode)
 
@@ -242,7 +242,7 @@ class Env(OuterSpaces, ABC):
     def in_process(self) -> Env:
         """Return these envs, if they are open and in this process, else a copy of one env that `end` closes.
 
-        It is for calls of an environment's own functions. `envs` of the copy is empty where there are none to call.
+        Callers use it for an environment's own functions. `envs` is empty if there is no single environment.
         """
         if self.envs and (not self._closed or self.copier is None):
             return self
@@ -279,7 +279,7 @@ def _built_again(recipe: Any, changes: Mapping[str, Any], num_envs: int, render_
 
 
 def private(value: Any) -> Any:
-    """Return a value whose dicts, lists and arrays are copies: an environment may change what it is given."""
+    """Return a value with copies of its dicts, lists and arrays, as an environment may change its arguments."""
     if isinstance(value, dict):
         return {key: private(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -288,7 +288,7 @@ def private(value: Any) -> Any:
 
 
 def describe_lost_envs(lost: dict[int, str], count: int) -> str:
-    """Return why envs were lost, grouped by reason."""
+    """Return the reasons why envs were lost, as text, grouped by reason."""
     envs: dict[str, list[int]] = {}
     for env_index, why in sorted(lost.items()):
         envs.setdefault(why, []).append(env_index)

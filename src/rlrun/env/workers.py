@@ -1,4 +1,4 @@
-"""Environments in worker processes, which record their episodes there."""
+"""Environments in worker processes, where their episodes are recorded."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ from rlrun.env.vector import Options, Step, close_softly
 from rlrun.env.wrapper_state import States, learns_unseen, load_shares, pool, pooled_states, share
 from rlrun.env.wrappers import draws_goals
 
-DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core dump
+DYING = 2.0  # seconds from the end of a worker's connection to that of its process, which may write a core dump
 POLL = 0.1  # seconds between two checks for signals
 REMARKS = "rlrun.remarks"  # a key of infos from a worker
 
@@ -40,12 +40,12 @@ class WorkerFailure(Exception):
 
 
 class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Records the environment of a worker, if `recording` is set; the main process calls its methods by name.
+    """The environment of a worker, recorded if `recording` is set; the main process calls its methods by name.
 
     Args:
         build: makes the environment with all its wrappers.
         number: of the environment.
-        in_worker: False in the main process, which builds one for its spaces.
+        in_worker: False in the main process, which builds one to read its spaces.
     """
 
     def __init__(self, build: Build, number: int, *, in_worker: bool) -> None:
@@ -57,7 +57,7 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.episode: tuple[Episode, Options] | None = None  # to play again, with options of resets
         self.steps = -1  # of the episode; -1 before the first one
         self.is_stepped = False
-        self.remarked = 0  # remarks that the main process has got
+        self.remarked = 0  # remarks sent to the main process
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if self.recording:
@@ -119,11 +119,11 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         return learns_unseen(self.env)
 
     def env_observed(self, place: str) -> Space:
-        """Return the observation space with what wrappers know of it."""
+        """Return the observation space with the layouts that wrappers define."""
         return observed(self.env, place)
 
     def env_rewards(self) -> int:
-        """Return how many numbers a reward has; 0 = a plain number."""
+        """Return the number of numbers in a reward; 0 = a scalar."""
         return rewards_of(self.env, "environment")
 
     def env_draws_goals(self) -> bool:
@@ -131,7 +131,7 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         return draws_goals(self.env)
 
     def env_written(self) -> dict[str, Any]:
-        """Return how the open episode began."""
+        """Return the recorded beginning of the open episode."""
         return self.recorder.state_dict()
 
     def env_resume(self) -> EpisodeOutcome:
@@ -146,7 +146,7 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             close_softly(f"env {self.number}", self.env.close)
         finally:
-            # The pipe to the main process broke: that process has ended, so an error would reach nobody.
+            # The pipe to the main process broke, so that process has ended and cannot receive an error.
             if self.in_worker and isinstance(sys.exc_info()[1], OSError | EOFError):
                 os._exit(1)
 
@@ -160,7 +160,7 @@ def _worker(build: Build, number: int, parent: int, in_main_thread: bool) -> gym
     if in_worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.setpgid(0, 0)  # only the parent obeys a signal of a terminal or a scheduler to the whole group
+        os.setpgid(0, 0)  # only the parent handles signals of a terminal or a scheduler to the whole group
         if in_main_thread:
             end_with_parent()
     return WorkerWrapper(build, number, in_worker=in_worker)
@@ -182,9 +182,9 @@ def _work(index: int, build: Any, pipe: Any, parent_pipe: Any, memory: Any, erro
 
 
 class WorkerEnv(Recorded, BatchedEnv):
-    """Step gymnasium environments in worker processes.
+    """Steps Gymnasium environments in worker processes.
 
-    build: makes one environment; count: envs; place: what messages call the environment.
+    build: makes one environment; count: envs; place: the environment's name in messages.
     """
 
     vector: AsyncVectorEnv
@@ -209,7 +209,7 @@ class WorkerEnv(Recorded, BatchedEnv):
         self.seed_episodes = seed_episodes
         self._split = row_splitter(self.vector.single_action_space)
         self._block = StepBlock(self.spaces, count)
-        self._is_replayed = False  # and not stepped since
+        self._is_replayed = False  # True from a replay to the next step
 
     def _observed(self, place: str) -> Space:
         return self._call("start", lambda: self.vector.call("env_observed", place))[0]  # type: ignore[no-any-return]
@@ -274,7 +274,7 @@ class WorkerEnv(Recorded, BatchedEnv):
         try:
             return function()
         except Exception as error:
-            if not hasattr(self.vector, "processes"):  # not all could be started
+            if not hasattr(self.vector, "processes"):  # the constructor failed
                 raise
             self._closed = True
             if isinstance(error, WorkerFailure):
@@ -290,7 +290,7 @@ class WorkerEnv(Recorded, BatchedEnv):
         return [process for process in self.vector.processes if process.pid is not None]
 
     def _exit_of_worker(self) -> str | None:
-        """Return the worker that has ended or is ending, and how; None if all are running."""
+        """Return a description of a worker that has ended or is ending; None if all are running."""
         started = self._started()
         ready = wait([process.sentinel for process in started], timeout=DYING)
         ended = [process for process in started if process.sentinel in ready]

@@ -1,7 +1,7 @@
-"""The states of wrappers and environments that remember across episodes: taken, loaded, frozen and pooled.
+"""States of wrappers and environments that last across episodes: saved, loaded, frozen and pooled.
 
 A layer of an environment, a wrapper or the environment itself, takes part by `state_dict()` and
-`load_state_dict(state)`. Gymnasium's NormalizeObservation and NormalizeReward take part as they are.
+`load_state_dict(state)`. Gymnasium's NormalizeObservation and NormalizeReward take part without changes.
 """
 
 import re
@@ -21,7 +21,7 @@ from rlrun.checkpointing import split
 from rlrun.core.errors import RlrunError, describe_error
 
 MOMENTS = ("mean", "var", "count")
-FREEZABLE = "update_running_mean"  # Gymnasium's attribute: False keeps the statistics as they are
+FREEZABLE = "update_running_mean"  # Gymnasium's attribute: False keeps the statistics unchanged
 # Gymnasium's wrappers that learn: the attribute with their moments, and the one with the open discounted return.
 _NORMALIZERS: tuple[tuple[type[Any], str, str | None], ...] = (
     (wrappers.NormalizeObservation, "obs_rms", None),
@@ -30,7 +30,7 @@ _NORMALIZERS: tuple[tuple[type[Any], str, str | None], ...] = (
     (vector.NormalizeReward, "return_rms", "accumulated_reward"),
 )
 
-_LIBRARIES = ("gymnasium.", "rlrun.", "ale_py.", "minigrid.")  # of wrappers that learn nothing, but for those above
+_LIBRARIES = ("gymnasium.", "rlrun.", "ale_py.", "minigrid.")  # their wrappers do not learn, except those above
 _OF_REWARDS = re.compile("rew|ret", re.IGNORECASE)
 
 Layer = Any  # a gymnasium.Env or VectorEnv
@@ -46,10 +46,10 @@ def layers_of(env: Layer) -> Iterator[Layer]:
 
 
 class LayerStates:
-    """The states of all layers of one environment that offer any; it has a state itself, layer by layer.
+    """The states of all layers of one environment that offer a state.
 
-    A layer offers its state by `state_dict` and `load_state_dict`. Of Gymnasium's Normalize wrappers, and of classes
-    derived from them, the moments and the open discounted return are taken in addition.
+    A layer offers its state by `state_dict` and `load_state_dict`. Gymnasium's Normalize wrappers, and classes derived
+    from them, add their moments and the open discounted return.
 
     Args:
         env: with all its wrappers.
@@ -79,10 +79,10 @@ class LayerStates:
         return {name: _call(name, "state_dict", _take, layer) for name, layer in self.layers.items()}
 
     def require_savable(self, states: States) -> None:
-        """Refuse states that no checkpoint can hold, before hours of training end at the first one.
+        """Refuse states that a checkpoint cannot hold, before training begins.
 
         Raises:
-            RlrunError: a layer's own state has something else than numbers, text, arrays and nests of these.
+            RlrunError: a layer's own state has other things than numbers, text, arrays and nests of these.
         """
         for name, state in states.items():
             try:
@@ -91,10 +91,10 @@ class LayerStates:
                 raise RlrunError(f"env: state_dict of {name.partition('.')[2]}: {error}") from error
 
     def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Give each layer its state.
+        """Load the state of each layer.
 
         Raises:
-            RlrunError: the states are of other layers, or a layer refuses its own.
+            RlrunError: the states are of other layers, or a layer refuses its state.
         """
         if states.keys() != self.layers.keys():
             has, wanted = (", ".join(names) or "no layer" for names in (states, self.layers))
@@ -110,10 +110,10 @@ class LayerStates:
 
 
 class FrozenWrappers:
-    """Wrappers of one environment at states that its episodes do not change.
+    """Keeps the wrappers of one environment at fixed states.
 
-    Statistics of a wrapper with `update_running_mean` are frozen. A wrapper with a `state_dict` of its own gets its
-    state again before each episode.
+    Statistics of a wrapper with `update_running_mean` are frozen. A wrapper with a `state_dict` of its own is reset to
+    its state before each episode.
 
     Args:
         env: with all its wrappers.
@@ -133,14 +133,14 @@ class FrozenWrappers:
         self._renewed = layers
 
     def renew(self) -> None:
-        """Prepare the next reset."""
+        """Restore the states, before the next reset."""
         if self._states:
             self._renewed.load_state_dict(self._states)
             self._renewed.freeze()
 
 
 def offers_state(layer: Layer) -> bool:
-    """Return True if the state of a layer can be taken and loaded."""
+    """Return True if the state of a layer can be saved and loaded."""
     return _has_own_state(layer) or any(isinstance(layer, kind) for kind, _, _ in _NORMALIZERS)
 
 
@@ -168,7 +168,7 @@ def _moments_in(value: Any) -> Iterator[Any]:
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from _moments_in(part)
         return
-    numbers = (getattr(value, name, None) for name in MOMENTS)  # functions of a table's columns are no numbers
+    numbers = (getattr(value, name, None) for name in MOMENTS)  # a data frame has methods of these names
     if callable(getattr(type(value), "update", None)) and not any(n is None or callable(n) for n in numbers):
         yield value
 
@@ -176,7 +176,7 @@ def _moments_in(value: Any) -> Iterator[Any]:
 def learns_unseen(env: Layer) -> dict[str, str]:
     """Return the classes of layers that keep running moments and offer no state.
 
-    Each comes with the file of `+with=` that does the same in the run itself.
+    Each is mapped to the `+with=` addition that does the same within the run.
     """
     unseen = {}
     for layer in layers_of(env):
@@ -190,7 +190,7 @@ def learns_unseen(env: Layer) -> dict[str, str]:
 
 
 def are_learning(env: Any, names: Collection[str], steps: int = 20) -> list[str]:
-    """Return the classes, among some, of layers whose running moments change in a few random steps.
+    """Return the classes, among `names`, of layers whose running moments change in a few random steps.
 
     env: a `SyncEnv`, which resets with the run's options.
     """
@@ -208,11 +208,12 @@ def are_learning(env: Any, names: Collection[str], steps: int = 20) -> list[str]
 
 
 def remembering(env: Layer, options: Mapping[str, Any] | None, *, rewards: bool, steps: int = 20) -> str | None:
-    """Return the class of the innermost wrapper of the user's by which an episode differs when it is played again.
+    """Return the class of the innermost user's wrapper that makes a replayed episode differ; None if there is none.
 
-    Such a wrapper remembers across episodes, and offers no state. None, too, if the environment below it differs.
+    Such a wrapper remembers across episodes, but offers no state. The result is also None if the environment below it
+    differs already.
 
-    env: that nobody has stepped; options: of its resets; rewards: whether they count, too.
+    env: a fresh one; options: of its resets; rewards: whether to compare them, too.
     """
     layers = [*layers_of(env)]
     foreign = [layer for layer in layers[:-1] if not f"{type(layer).__module__}.".startswith(_LIBRARIES)]
@@ -243,22 +244,22 @@ def _numbers(layer: Layer) -> list[Any]:
 
 
 def attributes_of(layer: Layer) -> dict[str, Any]:
-    """Return the attributes of a layer by name, without making its steps slower.
+    """Return the attributes of a layer by name, without slowing down its steps.
 
     Up to Python 3.12 the first `vars` of an object moves its attributes to a slower dict: CartPole's step takes a tenth
-    longer. Replacing it by an ordinary dict restores the speed.
+    longer. Replacing the dict by an ordinary one restores the speed.
     """
     attributes = vars(layer)
-    if sys.version_info < (3, 13) and sys.getrefcount(attributes) <= 3:  # this one, the argument and the object's own
+    if sys.version_info < (3, 13) and sys.getrefcount(attributes) <= 3:  # this name, the argument, and the object
         object.__setattr__(layer, "__dict__", {**attributes})
     return {**attributes}
 
 
 def pool(states: Sequence[States]) -> States:
-    """Return one state for the layers of several environments that were equal at first.
+    """Return one state from those of several environments that began equal.
 
-    Moments, each a dict with `mean`, `var` and `count`, are those of all samples together. Any other value is that of
-    the first environment.
+    Moments, each a dict with `mean`, `var` and `count`, are merged over all samples. Any other value is that of the
+    first environment.
     """
     return {} if not states else _pooled(list(states))
 
@@ -277,19 +278,19 @@ def pooled_states(envs: Sequence[Layer]) -> States:
 
 
 def wrappers_in(state: Mapping[str, Any]) -> States:
-    """Return the pooled states of wrappers that the saved state of an environment holds."""
+    """Return the pooled states of wrappers in the saved state of an environment."""
     wrappers: States = state.get("wrappers", {})
     return wrappers
 
 
 def load_shares(envs: Sequence[Layer], states: States) -> None:
-    """Give the wrappers of each environment its share of pooled states."""
+    """Load into the wrappers of each environment its share of pooled states."""
     for env in envs:
         LayerStates(env, wrappers_only=True).load_state_dict(share(states, len(envs)))
 
 
 def share(states: Any, count: int) -> Any:
-    """Return the states of each of `count` environments that give these states if they are pooled."""
+    """Return the states for each of `count` environments; pooled, they equal the given states."""
     if not isinstance(states, dict):
         return states
     parts = {name: share(part, count) for name, part in states.items()}

@@ -5,7 +5,7 @@
         - {_target_: rlrun.env.wrappers.ResizeGray, _partial_: true, size: 84}
         - {_target_: rlrun.env.wrappers.FrameStack, _partial_: true, count: 4}
 
-Any other callable that takes an environment and returns one does as well, `gymnasium.wrappers.…` among them.
+Any other callable that takes an environment and returns one is possible, too, such as `gymnasium.wrappers.…`.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
 def _box(env: AnyEnv, wrapper: str, key: str | None = None) -> Box:
-    """Return the observation space of an environment whose observation is one array, or that of a part of a Dict."""
+    """Return the Box space of an environment's observation, or of its part `key`."""
     space: Any = env.observation_space
     if key is not None:
         if not isinstance(space, Dict) or key not in space.spaces:
@@ -63,7 +63,7 @@ def _at_least_one(count: int, wrapper: str) -> int:
 
 
 class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Observe the last `count` observations, the oldest first; an episode starts with its first one repeated.
+    """Stacks the last `count` observations, the oldest first; an episode starts with its first one repeated.
 
     Vectors [D] and gray images [H, W] become [count, …]; images with channels are joined along these:
     [H, W, C] becomes [H, W, count * C] and [C, H, W] becomes [count * C, H, W].
@@ -75,7 +75,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         keys: parts of a Dict observation to stack; the others stay. None = the observation is one array.
 
     Raises:
-        SpaceError: a part is no Box, or there is no such part.
+        SpaceError: a part is not a Box, or is missing.
     """
 
     def __init__(self, env: AnyEnv, count: int, *, axis: int | None = None, keys: Sequence[str] | None = None) -> None:
@@ -108,7 +108,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         return [np.array(observation if self.keys is None else observation[key]) for key in self.keys or [""]]
 
     def stacked(self, part: Array) -> Array:
-        """Return an array of the size of one observation as often as observations are stacked."""
+        """Return a stack of `count` copies of an array of one observation's size."""
         axis = next(iter(self.joined.values()))
         joined: Array = _join([part] * (self.frames.maxlen or 1), axis)
         return joined
@@ -140,14 +140,14 @@ def _join(frames: Sequence[Array], axis: int) -> Any:
 
 
 class KeepNumbers(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Keep the numbers at some places of a vector, so that an agent has to remember what the others would say.
+    """Keeps some numbers of a vector observation, so that the agent has to infer the others from memory.
 
     Args:
         env: with a vector as observation.
-        places: of the numbers, from 0, each once.
+        places: indices of the numbers, from 0, each once.
 
     Raises:
-        SpaceError, ConfigError: the observation is no vector, or has no such places.
+        SpaceError, ConfigError: the observation is not a vector, or an index is invalid.
     """
 
     def __init__(self, env: AnyEnv, places: Sequence[int]) -> None:
@@ -196,13 +196,13 @@ class ResizeGray(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Observe which choices are allowed, too: {"observation": …, "action_mask": flags}; a Dict gets one part more.
+    """Adds an action mask to observations: {"observation": …, "action_mask": flags}; a Dict gets one part more.
 
-    The flags, one for each choice of each decision of the action, are `action_mask` in the infos, or else what the
-    environment's method `action_masks` returns, as sb3-contrib's MaskablePPO wants it.
+    The flags, one for each choice of each decision of the action, come from `action_mask` in the infos, or else from
+    the environment's method `action_masks`, as for sb3-contrib's MaskablePPO.
 
     Raises:
-        RlrunError: in `reset` or `step`, where there are no such flags.
+        RlrunError: in `reset` or `step`, if the flags are missing.
     """
 
     def __init__(self, env: AnyEnv) -> None:
@@ -238,10 +238,10 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Take each action `count` times, sum the rewards, stop where the episode ends.
+    """Takes each action `count` times, or until the episode ends, and sums the rewards.
 
     Raises:
-        SpaceError: observations have an action mask, which may forbid the action the next time.
+        SpaceError: observations have an action mask, which may forbid a repetition.
     """
 
     def __init__(self, env: AnyEnv, count: int) -> None:
@@ -261,13 +261,14 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Draw one of `count` goals for each episode and observe it, too: {"observation": …, "goal": 0 … count - 1}.
+    """Draws one of `count` goals for each episode and adds it to observations: {"observation": …, "goal": 0 … count -
+    1}.
 
-    Networks get it one-hot. With a `size` in place of a count it is so many numbers, uniform in [-1, 1]. A reward, or a
-    discriminator of goals (`+with=diayn`), gives goals their meaning. Goals have their own generator, so the
-    environment's draws stay the same; `reset(seed=…)` seeds both. With an `option`, the environment gets the goal under
-    this name among the options of its reset. The option `goal_probabilities` [count] of a reset, which the environment
-    does not get, says how likely each goal is; without it they are equally likely.
+    Networks read it one-hot. With a `size` in place of a count the goal is a vector of this size, uniform in [-1, 1]. A
+    reward, or a discriminator of goals (`+with=diayn`), gives goals their meaning. Goals have their own generator, so
+    the environment's draws stay the same; `reset(seed=…)` seeds both. With an `option`, the environment gets the goal
+    under this name among the options of its reset. The option `goal_probabilities` [count] of a reset is the chance of
+    each goal, and is not passed on; without it goals are equally likely.
     """
 
     draws_goals = True
@@ -323,19 +324,19 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def draws_goals(env: AnyEnv) -> bool:
-    """Return True if a wrapper of an environment draws goals, with the probabilities among the options of a reset."""
+    """Return True if a wrapper of an environment draws goals, by probabilities among the options of a reset."""
     return env.has_wrapper_attr("draws_goals")
 
 
 class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Add the costs in the info of a step to the reward: [reward, -cost, …].
+    """Turns the reward into a vector with the costs in the info of a step: [reward, -cost, …].
 
     Args:
-        env: its infos are read.
-        names: of costs in the info, as Safety-Gymnasium's `cost`.
+        env: the environment.
+        names: of costs in the info, such as Safety-Gymnasium's `cost`.
 
     Raises:
-        RlrunError: in `step`, where the info lacks one.
+        RlrunError: in `step`, if the info lacks one.
     """
 
     def __init__(self, env: AnyEnv, names: Sequence[str] = ("cost",)) -> None:
@@ -356,5 +357,5 @@ class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _goal_generator(seed: int | None) -> np.random.Generator:
-    """Return a generator independent of the environment's, which has the same seed."""
+    """Return a generator independent of the environment's, which may have the same seed."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1802,))))

@@ -1,6 +1,6 @@
 """Networks for any space, and the methods that algorithms call on them.
 
-A network of your own, named by `_target_`, takes part by answering the same calls. Observations are
+A network of your own, named by `_target_`, takes part by the same calls. Observations are
 trees of tensors [B, …] or [B, T, …]. c [B, A] is the continuous part of an action, in [-1, 1]. k [B, D] are the
 choices of its discrete part. `rlrun.nn.ActionCodec` cuts action trees into c and k.
 

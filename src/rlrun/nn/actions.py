@@ -1,4 +1,4 @@
-"""An action tree and its two parts, numbers in [-1, 1] and choices, and the last layer of a stochastic policy."""
+"""Action trees, their continuous and discrete parts, and the last layer of a stochastic policy."""
 
 import math
 from typing import Literal, NamedTuple
@@ -20,7 +20,7 @@ from rlrun.ops.distributions import GAUSSIANS, Gaussian, choice_divergence, gumb
 LOG_STD = (-20.0, 2.0)
 Spread = Literal["observation", "free"]
 SPREADS = ("observation", "free")
-ILLEGAL = -1e9  # value or logit of a choice that is not allowed: its probability is 0, and 0 times it is 0
+ILLEGAL = -1e9  # value or logit of a forbidden choice: its probability is 0, and finite, so 0 times it is 0
 
 
 class ActionCodec:
@@ -35,12 +35,12 @@ class ActionCodec:
     An observation's part `action_mask` has a flag for each choice of each decision, in their order. A combination
     is allowed if all its choices are.
 
-    `continuous`: A. `sizes`: that of each Box leaf. `branches`: number of choices of each branch, empty without
+    `continuous`: A. `sizes`: size of each Box leaf. `branches`: number of choices of each branch, empty without
     decisions. `width`: their sum, the length of a row of `values` below: values of branch 0, then of branch 1, …
     `masked`: whether observations have an action mask.
 
     Raises:
-        SpaceError: the mask lies below the top, or has another number of flags than there are choices.
+        SpaceError: the mask is nested in another part, or its number of flags differs from that of the choices.
     """
 
     def __init__(self, spaces: Spaces | Space, *, joint_limit: int = 64) -> None:
@@ -80,17 +80,17 @@ class ActionCodec:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The parts that there are, of "continuous" and "discrete", in this order."""
+        """The action's parts: "continuous", "discrete", or both in this order."""
         return ("continuous",) * bool(self.continuous) + ("discrete",) * self.discrete
 
     def names(self, *, leaves: bool) -> tuple[str, ...]:
-        """Return `kinds`; or the paths of the leaves, numbers before choices. A space that is one leaf has its kind."""
+        """Return `kinds`; with `leaves` the paths of leaves, Boxes first. A space of one leaf always has its kind."""
         if not leaves or self.single is not None:
             return self.kinds
         return tuple(path for path, leaf in sorted(self.named, key=lambda pair: not isinstance(pair[1], Box)))
 
     def split(self, action: Tree) -> tuple[Tensor | None, Tensor | None]:
-        """Return the parts c [..., A] and k [..., D] of an action; None for a part the space has not."""
+        """Return the parts c [..., A] and k [..., D] of an action; None for a part that the space lacks."""
         if isinstance(self.single, Box) and len(self.single.shape) == 1:
             return action, None
         if isinstance(self.single, Discrete):
@@ -128,7 +128,7 @@ class ActionCodec:
         return tree_of(self.space, values)
 
     def rows(self, action: Tree) -> Tensor:
-        """Return an action as float32 rows [..., A + D]: its numbers, then its choices. `from_rows` turns them back."""
+        """Return an action as float32 rows [..., A + D]: its numbers, then its choices; `from_rows` is the inverse."""
         c, k = self.split(action)
         return torch.cat([part.float() for part in (c, k) if part is not None], -1)
 
@@ -178,7 +178,7 @@ class ActionCodec:
     def restrict(self, values: Tensor, observation: Tree) -> Tensor:
         """Return values or logits [..., width] with `ILLEGAL` for choices that the observations [...] do not allow.
 
-        A decision of which no choice is allowed has all of them: an episode may have ended there. Without an
+        A mask without any allowed choice of a decision allows them all: an episode may have ended there. Without an
         observation all choices are allowed.
         """
         if not self.masked or observation is None:
@@ -186,7 +186,7 @@ class ActionCodec:
         return values.masked_fill(~self.allowed(observation), ILLEGAL)
 
     def allowed(self, observation: Tree) -> Tensor:
-        """Return which choices the observations [...] of an environment with an action mask allow: [..., width]."""
+        """Return flags [..., width] of the choices that the action masks of observations [...] allow."""
         flags = present(observation)[ACTION_MASK].ne(0).flatten(-self._mask_dims).split(self.decisions, -1)
         first, *rest = (part | ~part.any(-1, True) for part in flags)
         if not self.joint:
@@ -197,7 +197,10 @@ class ActionCodec:
         return combined
 
     def without_forbidden(self, log_prob: Tensor, choices: Tensor | None, action: Tree) -> Tensor:
-        """Return log_prob [...], 0 for actions that a mask forbids; `choices`: their log-probabilities [..., width]."""
+        """Return log_prob [...] of actions, 0 where a mask forbids them.
+
+        choices: log-probabilities of all choices, [..., width].
+        """
         if not self.masked or choices is None:
             return log_prob
         return log_prob.masked_fill(forbidden(self.select(choices, self.choices(action))), 0.0)
@@ -217,23 +220,23 @@ class ActionCodec:
         return -(log_probabilities.exp() * log_probabilities).sum(-1)
 
     def leaf_entropies(self, log_probabilities: Tensor) -> list[Tensor]:
-        """Return the entropy [...] of the choices of each leaf, whatever the other leaves' are: [..., width]."""
+        """Return the marginal entropy [...] of the choices of each leaf, from log-probabilities [..., width]."""
         choices = [leaf.choices for leaf in self.parts if not isinstance(leaf, Box)]
         if not self.joint or len(choices) == 1:
-            widths = [self.width] if len(choices) == 1 else [sum(those) for those in choices]
+            widths = [self.width] if len(choices) == 1 else [sum(counts) for counts in choices]
             return [self.entropy(part) for part in torch.split(log_probabilities, widths, -1)]
         table = log_probabilities.reshape(*log_probabilities.shape[:-1], *map(math.prod, choices))
         axes = range(-len(choices), 0)
         return [self.entropy(table.logsumexp([rest for rest in axes if rest != axis])) for axis in axes]
 
     def _grouped(self, values: Tensor) -> list[Tensor]:
-        """Cut [..., width] into groups [..., branches, choices]: one where all branches have equally many."""
+        """Split [..., width] into groups [..., branches, choices]: one group if all branches have equally many."""
         if len(set(self.branches)) == 1:
             return [values.reshape(*values.shape[:-1], len(self.branches), self.branches[0])]
         return [part.unsqueeze(-2) for part in torch.split(values, list(self.branches), -1)]
 
     def _cut(self, k: Tensor) -> list[Tensor]:
-        """Cut [..., D] along the groups of `_grouped`."""
+        """Split [..., D] along the groups of `_grouped`."""
         return [k] if len(set(self.branches)) == 1 else list(torch.split(k, 1, -1))
 
     def _per_branch(self, parts: list[Tensor]) -> Tensor:
@@ -258,7 +261,7 @@ class ActionCodec:
 
 
 class Heads(NamedTuple):
-    """The parameters of a distribution over actions; a part that the space has not is None."""
+    """The parameters of a distribution over actions; None for a part that the space lacks."""
 
     mean: Tensor | None  # [..., A], before the tanh
     log_std: Tensor | None  # [..., A]
@@ -266,17 +269,17 @@ class Heads(NamedTuple):
 
 
 class ActionHead(nn.Module):
-    """From features [..., F] to a distribution over actions of any space.
+    """The last layer of a policy: from features [..., F] to a distribution over actions of any space.
 
     Box leaves: a diagonal normal, squashed to [-1, 1] by tanh or cut to it. Choices: categorical. The parts of an
     action are independent given the features.
 
     Args:
         spaces: of the environment.
-        features: F; None = a module of one's own has given the parameters, its first outputs.
+        features: F; None = there is no layer: the first features are the parameters, from a module of one's own.
         gain: of the initial weights: small, so that actions begin near the center and choices near uniform.
-        spread: log_std by "observation", or "free": one parameter a dimension whatever is observed.
-        log_std: where it begins.
+        spread: log_std depends on the "observation", or is "free": one parameter a dimension.
+        log_std: its initial value.
         distribution: of Box leaves: squashed or truncated, see `rlrun.ops.distributions`.
         joint_limit: of `ActionCodec`.
 
@@ -315,12 +318,12 @@ class ActionHead(nn.Module):
         self.log_std = nn.Parameter(torch.full((count,), float(log_std))) if free else None
 
     def first_outputs(self) -> Tensor:
-        """Return the outputs of a layer before a head without features that begin as those of a layer of its own."""
+        """Return initial outputs for a head without a layer: equal to those of a head with its own layer."""
         count, spread, choices = self.widths
         return torch.cat((torch.zeros(count), torch.full((spread,), self.first_log_std), torch.zeros(choices)))
 
     def forward(self, features: Tensor, observation: Tree = None) -> Heads:
-        """Return the distribution; `observation` [...] is looked at for its action mask alone, if it is given."""
+        """Return the distribution; only the action mask of `observation` [...] is read, if it is given."""
         raw = part_of(self, "layer")(features)
         if not self.codec.continuous:
             return Heads(None, None, self.codec.log_softmax(self.codec.restrict(raw, observation)))
@@ -337,7 +340,7 @@ class ActionHead(nn.Module):
         return self.codec.join(c, None if choices is None else self.codec.sample(choices))
 
     def sample(self, heads: Heads, noise: Tensor | None = None) -> tuple[Tree, Tensor]:
-        """Draw an action tree and its log_prob [...], the latter with gradients."""
+        """Draw an action tree; return it and its log_prob [...] with gradients."""
         mean, log_std, choices = heads
         c = k = None
         terms = []
@@ -357,8 +360,8 @@ class ActionHead(nn.Module):
     def log_prob(self, heads: Heads, action: Tree, *, edge: float = 0.0) -> Tensor:
         """Return the log-probability [...] of an action tree.
 
-        edge: numbers nearer to their bounds are read as so far inside of them. Actions of others may lie on bounds;
-        the normal under the tanh would have to reach far out for some that differ little.
+        edge: numbers are clamped to this distance from their bounds. Recorded actions may lie on bounds, where the
+            normal below the tanh would be far out and very sensitive.
         """
         mean, log_std, choices = heads
         c, k = self.codec.split(action)
@@ -369,11 +372,11 @@ class ActionHead(nn.Module):
         return _sum(terms)
 
     def noise(self, heads: Heads) -> Tensor | None:
-        """Draw what one draw of the continuous part takes, standard normal [..., A]; None without such a part."""
+        """Return the noise of one draw of the continuous part, standard normal [..., A]; None without such a part."""
         return None if heads.mean is None else normal_like(heads.mean)
 
     def entropy(self, heads: Heads, noise: Tensor | None = None) -> Tensor:
-        """Return the entropy [..., parts] of each of `parts`, with gradients; of the continuous one by one draw.
+        """Return the entropy [..., parts] of each part, with gradients; estimated by one draw for the continuous part.
 
         noise: [..., A] of that draw, standard normal, drawn unless given.
         """
@@ -386,7 +389,7 @@ class ActionHead(nn.Module):
         return torch.stack(terms, -1) if len(terms) > 1 else terms[0].unsqueeze(-1)
 
     def leaf_entropy(self, heads: Heads, noise: Tensor | None = None) -> Tensor:
-        """Return the entropy [..., leaves] of each leaf, in the order of the codec's names; as `entropy` does."""
+        """Return the entropy [..., leaves] of each leaf, in the order of the codec's names; see `entropy`."""
         mean, log_std, choices = heads
         terms = []
         if mean is not None and log_std is not None:
@@ -409,14 +412,14 @@ def gaussian_of(name: str) -> Gaussian:
     """Return the distribution of this name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the name is unknown.
     """
     require_one_of("distribution", name, GAUSSIANS)
     return GAUSSIANS[name]
 
 
 def forbidden(log_prob: Tensor) -> Tensor:
-    """Return which log-probabilities of choices [...] are those that a mask forbids."""
+    """Return flags [...] of log-probabilities that belong to choices forbidden by a mask."""
     return log_prob < 0.5 * ILLEGAL
 
 

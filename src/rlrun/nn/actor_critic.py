@@ -17,37 +17,37 @@ from rlrun.nn.value_heads import Rewards
 
 
 class Evaluated(NamedTuple):
-    """What a network says of observations, and of the actions taken there."""
+    """Outputs of a policy and value network at observations, and at the actions taken there."""
 
     log_prob: Tensor  # [...]
     value: Tensor  # [...], or [..., R] of several rewards
     heads: Heads
     head: ActionHead
     noise: Tensor | None  # [..., A], drawn for the entropy
-    shown: Mapping[str, Tensor] = {}  # [...] each, whose means are metrics by these names
+    shown: Mapping[str, Tensor] = {}  # name of a metric -> tensor [...], of which it is the mean
 
     @property
     def entropy(self) -> Tensor:
-        """Of the policy there [..., parts]: of the continuous part, of the choices; computed when it is asked for."""
+        """Entropy of the policy [..., parts]: of the continuous part, of the choices; computed when it is read."""
         return self.head.entropy(self.heads, self.noise)
 
     @property
     def leaf_entropy(self) -> Tensor:
-        """Of each leaf of the action [..., leaves]."""
+        """Entropy of each leaf of the action [..., leaves]."""
         return self.head.leaf_entropy(self.heads, self.noise)
 
 
 class ActorCritic(Policy):
     """π(a | s) and V(s), for any observation and action space.
 
-    With a `core`, layers of their own for the value have one of their own, too; its state stands behind the policy's.
+    With a `core`, separate layers of the value have a core of their own, too; its state follows the policy's.
 
     Args:
         spaces: of the environment.
         hidden: widths of the layers below the policy.
-        value_hidden: of those below the value; None = the same.
-        shared: policy and value stand on the same layers; `value_hidden` is of no account then.
-        rewards: weights of several rewards, each of which has a value; None = one value.
+        value_hidden: widths of the layers below the value; None = the same.
+        shared: policy and value share their layers; `value_hidden` is unused then.
+        rewards: weights of several rewards, each with a value; None = one value.
         options: of `Policy`.
 
     Raises:
@@ -117,7 +117,7 @@ class ActorCritic(Policy):
         return Evaluated(head.log_prob(heads, action), value, heads, head, head.noise(heads))
 
     def _parts(self, state: Any) -> tuple[Any, Any]:
-        """Return what the policy's layers have of a state [B, S], and the value's; the same where they share them."""
+        """Return the policy's and the value's part of a state [B, S]; the whole twice if they share layers."""
         if state is None or self.value_trunk is None:
             return state, state
         return tuple(state.split((self.trunk.state_size, self.value_trunk.state_size), -1))  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""From observations to a row of numbers, and back to the distribution of observations."""
+"""Autoencoders: observations to a row of numbers, and back to a distribution of observations."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ ConditionReader = Literal["prior", "decoder"]
 
 
 class RegularizedMLP(EncodedMLP):
-    """Features of observations, and penalties of them: a dict of `features` [B, F], `size` [B] and `sparsity` [B].
+    """Features of observations and their penalties: a dict of `features` [B, F], `size` [B] and `sparsity` [B].
 
     The size is the mean square of a row, and the sparsity its mean absolute value. `EncodingLoss` weighs them by
     `loss_fields`, and its `output_fields` is `features`. Arguments are those of `EncodedMLP`.
@@ -34,29 +34,29 @@ class RegularizedMLP(EncodedMLP):
 
 
 class Autoencoder(nn.Module):
-    """An encoder of observations, and a decoder of what it makes.
+    """An encoder of observations, and a decoder that reconstructs them from its outputs.
 
-    Choices are one-hot numbers, and whole ones lie in [0, 1] by their bounds. With a `condition` the encoder reads a
-    tree of two parts, the observation and the condition. A prior reads the condition alone; or the decoder reads its
-    numbers after the latent.
+    Choices are one-hot, and whole numbers lie in [0, 1] by their bounds. With a `condition` the encoder reads a tree of
+    two parts, the observation and the condition. A prior reads the condition alone; or the decoder reads it after the
+    latent.
 
     Args:
         spaces: of columns, by name.
-        latent: numbers that the decoder gets.
-        outputs: numbers of the encoder and of the prior; None = as many.
+        latent: size of the decoder's input.
+        outputs: size of the outputs of the encoder and of the prior; None = `latent`.
         observation: the column that is encoded and decoded.
         condition: a column that the encoder reads, too; None = none.
-        condition_reader: what else reads it: prior, or decoder, and there is no prior.
+        condition_reader: the second reader of the condition: a prior, or the decoder, without a prior.
         encoder, prior: of observations and of the condition, as `Encoded` takes them.
-        hidden, prior_hidden: widths of the dense layers behind them; the decoder has those of `hidden` backwards.
+        hidden, prior_hidden: widths of the dense layers behind them; the decoder has `hidden` in reverse.
         activation, init: of all layers.
         decoder: recipe of any module in place of these layers, as `Decoder` takes it.
         likelihood: bernoulli, of numbers from 0 to 1; or gaussian.
-        deviation: standard deviation of gaussian numbers; None = one for all is learned.
+        deviation: standard deviation of gaussian numbers; None = a single one is learned.
 
     Attributes:
-        columns: what the encoder reads: a column, or several by the names of its parts.
-        inputs: the same for hooks and metrics that ask for `observation` and `condition`.
+        columns: columns that the encoder reads: one name, or several by the names of its parts.
+        inputs: the same for hooks and metrics that request `observation` and `condition`.
 
     Raises:
         ConfigError: there is no such column, or its numbers are not from 0 to 1.
@@ -119,7 +119,7 @@ class Autoencoder(nn.Module):
             self.register_buffer("log_deviation", log_deviation)
 
     def joined(self, observation: Tree, condition: Tree | None) -> Tree:
-        """Return what the encoder reads."""
+        """Return the input of the encoder."""
         return observation if self.condition is None else {"observation": observation, "condition": condition}
 
     def decode(self, latent: Tensor, condition: Tree | None = None) -> Tensor:
@@ -130,7 +130,10 @@ class Autoencoder(nn.Module):
         return numbers
 
     def decoded(self, latent: Tensor, inputs: Tree) -> Tensor:
-        """Return the mean [B, N] of observations at latents, of what the encoder reads."""
+        """Return the mean [B, N] of observations at latents.
+
+        inputs: of the encoder, with the condition.
+        """
         return self.mean(self.decode(latent, None if self.condition is None else inputs["condition"]))
 
     def log_likelihood(self, numbers: Tensor, observation: Tree) -> Tensor:

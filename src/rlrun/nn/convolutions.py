@@ -18,11 +18,11 @@ class Convolutions(nn.Sequential):
     Args:
         inputs: channels of the images or signals.
         channels: those of each convolution.
-        kernels: size of each one's filters; a pair is height and width.
+        kernels: sizes of the filters; a pair is height and width.
         strides: pixels from one filter to the next.
-        padding: zeros around its input; one number is for all convolutions.
+        padding: zeros around the input; one number is for all convolutions.
         activation: behind each.
-        dimensions: 2 of images, 1 of signals.
+        dimensions: 2 for images, 1 for signals.
         bias, layer_norm: whether each has a bias, and a norm over its channels and pixels before the activation.
 
     Raises:
@@ -63,7 +63,7 @@ class Convolutions(nn.Sequential):
 class ResNet(nn.Sequential):
     """The residual network of IMPALA (Espeholt et al. 2018, arXiv 1802.01561, fig. 3): [B, inputs, H, W] -> [B, C, …].
 
-    Each section halves the sides: a convolution, the largest of 3 × 3 pixels, and residual blocks.
+    Each section halves the sides: a convolution, max pooling over 3 × 3 pixels, and residual blocks.
 
     Args:
         inputs: channels of the images.
@@ -92,7 +92,7 @@ class ResNet(nn.Sequential):
 
 
 class ResidualBlock(nn.Module):
-    """x + conv(a(conv(a(x)))), with convolutions of 3 × 3 pixels, and a norm behind each if there is one."""
+    """x + conv(a(conv(a(x)))), with convolutions of 3 × 3 pixels, each followed by the norm if there is one."""
 
     def __init__(self, channels: int, activation: Activation, norm: Callable[[int], nn.Module] | None = None) -> None:
         super().__init__()
@@ -103,5 +103,5 @@ class ResidualBlock(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, maps: Tensor) -> Tensor:
-        result: Tensor = maps + self.layers(maps.clone())  # activations may work in place
+        result: Tensor = maps + self.layers(maps.clone())  # a copy, as activations may work in place
         return result

@@ -1,4 +1,4 @@
-"""Networks that value actions, and observations."""
+"""Networks of action values and of state values."""
 
 import math
 from collections.abc import Sequence
@@ -24,28 +24,28 @@ from rlrun.nn.value_heads import Numbers, Quantiles, RewardQuantiles, Rewards, V
 
 
 class Critics(Encoded):
-    """M action values, one ensemble behind one encoder.
+    """M action-value networks Q(s, a), one ensemble behind one encoder.
 
-    Choices are outputs, numbers are inputs: without decisions in the action space a call returns
-    [M, B], with them [M, B, width], the values of every choice of every branch (`codec`).
-    With `members=1` on a discrete space this is the Q-network of DQN. `Rewards` puts an axis of rewards behind members.
+    Choices are outputs, numbers are inputs: without decisions in the action space a call returns [M, B], with them [M,
+    B, width], the values of every choice of every branch (`codec`). With `members=1` on a discrete space this is the
+    Q-network of DQN. `Rewards` adds an axis of rewards after members.
 
     Args:
         spaces: of the environment.
         members: M.
         hidden, activation, layer_norm, dropout, init: of the layers, as `Ensemble` takes them.
         joint_limit: of `ActionCodec`.
-        value_head: what is learned of the return; None = its mean.
-        quantiles: short for `value_head`: so many quantiles of it.
-        dueling: the value of the observation and advantages of choices have layers of their own, see `Dueling`.
+        value_head: how outputs encode the return; None = its mean.
+        quantiles: short for a `value_head` of this many quantiles.
+        dueling: separate layers for the value of the observation and the advantages of choices, see `Dueling`.
         encoder: of observations, as `Encoded` takes it.
         core, core_size: of a recurrent layer before the last of `hidden`, which members share; see `Encoded`.
-        layers: a recipe of a module of your own in place of encoder and layers, which makes each member; or the module
-            of a lone member. It gives rows [B, outputs] of (observation), with a Box action of (observation, c).
+        layers: a recipe of a module of your own in place of encoder and layers, called for each member; or the module
+            of a single member. It maps (observation), with a Box action (observation, c), to rows [B, outputs].
 
     Raises:
-        SpaceError: the value head does not fit the action space, or `dueling` finds no choices.
-        ConfigError: `value_head` is none, or both `value_head` and `quantiles` are given.
+        SpaceError: the value head does not fit the action space, or `dueling` has no choices.
+        ConfigError: `value_head` is not a value head, or both `value_head` and `quantiles` are given.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Critics(Encoded):
         rows, _ = self._rows(zeros(spaces.observation))
         inputs = (rows, torch.zeros(2, self.codec.continuous)) if self.codec.continuous else (rows,)
         width, size = self.codec.width or 1, self.value_head.size
-        count = width * size + 1  # another number of rows than outputs, so that one is not taken for the other
+        count = width * size + 1  # rows and outputs differ in number, so that swapping them is noticed
         meaning = f"{'choices' if self.codec.discrete else 'value'}{f' × {size} numbers each' if size > 1 else ''}"
         for member in self.layers:
             require_outputs(outputs_of(member, *inputs, place="layers"), {width * size: meaning}, layers)
@@ -108,12 +108,12 @@ class Critics(Encoded):
         return self.value_head.mean(self.raw_output(observation, c))
 
     def raw_output(self, observation: Tree, c: Tensor | None = None) -> Tensor:
-        """Return the numbers behind the values, which `value_head` gives their meaning."""
+        """Return the raw outputs; `value_head` decodes them."""
         output = self._of_own(observation, c) if self.own else part_of(self, "layers")(self._inputs(observation, c))
         return self.value_head.laid_out(output, self.codec)
 
     def doubled(self, observation: Tree, c: Tensor | None = None) -> Tensor:
-        """Return the values as a call does, but by products in double precision, where close ones are compared."""
+        """Return the values computed in double precision, for comparing close ones."""
         if self.own:
             own: Tensor = self(observation, c)
             return own.double()
@@ -150,7 +150,7 @@ def _chosen(value_head: ValueHead | None, quantiles: int | None) -> ValueHead:
 
 
 class Value(Encoded):
-    """The value of an observation: [B], or [B, R] where the value head of its critics is of R rewards."""
+    """The value V(s) of an observation: [B], or [B, R] with a `Rewards` value head of R rewards."""
 
     def __init__(
         self,
@@ -187,25 +187,25 @@ class Value(Encoded):
 
 
 class ImplicitCritics(Encoded):
-    """M distributions of the return of continuous actions, by their quantiles (Dabney et al. 2018, arXiv 1806.06923).
+    """M implicit quantile networks of the return of continuous actions (Dabney et al. 2018, arXiv 1806.06923).
 
         φ_i(τ)    = sigmoid(Σ_k w_ki cos(π k τ) + b_i),  k = 1 … cosines
         Z(s, c; τ) = head(f(s, c) · φ(τ)),  a layer with a norm, and one that gives a number
 
     Args:
         spaces: of the environment.
-        hidden: widths of the layers of f; the last one is that of the head, too.
+        hidden: widths of the layers of f; the last one is the head's width, too.
         members: M.
-        count: equal shares whose quantiles make up a mean.
+        count: number of equally spaced quantiles that a mean averages.
         cosines: features of a fraction.
         activation, layer_norm, dropout, init: of the layers, as `Ensemble` takes them.
-        value_head: `Rewards`, for quantiles of the return of each of R rewards; None = of one.
+        value_head: `Rewards`, for quantiles of each of R rewards' returns; None = one reward.
         encoder: of observations, as `Encoded` takes it.
         core, core_size: of a recurrent layer before the last of `hidden`, as `Critics` have it.
 
     Raises:
-        SpaceError: some part of the action is a choice.
-        ConfigError: there is another value head, or no hidden layer.
+        SpaceError: the action has discrete parts.
+        ConfigError: another value head is given, or no hidden layer.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class ImplicitCritics(Encoded):
         self.activation = activation_module(activation)
 
     def forward(self, observation: Tree, c: Tensor) -> Tensor:
-        """Return the means [M, B] over equal shares; [M, R, B] of several rewards."""
+        """Return the means [M, B] over equally spaced quantiles; [M, R, B] of several rewards."""
         points = ops.fixed_fractions(self.count, like=c).points
         return self.raw_output(observation, c, points.expand(*c.shape[:-1], self.count)).mean(-1)
 
@@ -254,7 +254,7 @@ class ImplicitCritics(Encoded):
         """Return the quantiles [M, B, N] of fractions [B, N] between 0 and 1; [M, R, B, N] of several rewards."""
         seen = torch.cat((self.encode(observation), c), -1)
         turns = math.pi * torch.arange(1, self.cosines + 1, device=c.device, dtype=c.dtype)
-        with products(seen, self.head.work):  # what ends an ensemble is no end here
+        with products(seen, self.head.work):  # these are hidden layers here, so their last ones may run in bfloat16
             features = self.activation(self.features(seen))  # [M, B, width]
             weights = self.fractions((points.unsqueeze(-1) * turns).cos()).sigmoid()  # [M, B, N, width]
             both = features.unsqueeze(-2) * weights

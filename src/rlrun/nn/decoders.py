@@ -1,4 +1,4 @@
-"""From features to images, and from images to images: the opposite of an encoder."""
+"""Decoders: networks from features to images, and from images to images."""
 
 from collections.abc import Sequence
 
@@ -20,13 +20,13 @@ class Decoder(nn.Module):
 
     Args:
         space: of the observation.
-        latent: numbers that stand for it.
+        latent: size of the latent.
         hidden, activation, init: of the dense layers, as `MLP` takes them.
-        network: recipe of any module in place of these, such as `Deconvolutions`. It gets `inputs`, `outputs` and, of
-            an image, its `shape` (channels first), if it takes these.
+        network: recipe of any module in place of these, such as `Deconvolutions`. It gets `inputs`, `outputs` and an
+            image's `shape` (channels first), if it takes these.
 
     Raises:
-        ConfigError: the module makes another number of outputs.
+        ConfigError: the module has another number of outputs.
         SpaceError: it makes images, and the observation has another shape.
     """
 
@@ -64,7 +64,7 @@ class Decoder(nn.Module):
 
 
 def array_of(space: Space) -> Picture | None:
-    """Return how numbers in two or more dimensions are an image; one of two dimensions has one channel."""
+    """Return the image axes of an array of two or more dimensions; one of two dimensions has one channel."""
     if not isinstance(space, Box) or len(space.shape) < 2:
         return None
     return space.picture or Picture(space.shape, max(0, guessed_rows(space.shape, space.low, space.high)))
@@ -77,7 +77,7 @@ class Deconvolutions(nn.Sequential):
         inputs: features.
         shape: of the image.
         channels, kernels, strides, padding: of the convolutions that this inverts, from the image on.
-        activation: between layers; the image itself has none.
+        activation: between layers; none follows the last.
 
     Raises:
         ConfigError: the image is too small.
@@ -111,13 +111,13 @@ class Deconvolutions(nn.Sequential):
 
 
 class SpatialBroadcast(nn.Module):
-    """Features at every pixel, beside its coordinates, and convolutions: [B, inputs] -> [B, *shape] (arXiv 1901.07017).
+    """Convolutions over features repeated at every pixel, with coordinates: [B, inputs] -> [B, *shape] (1901.07017).
 
     Args:
         inputs: features.
         shape: of the image.
-        channels: of each convolution; one to the image follows.
-        kernel: pixels a side of its filters, an odd number.
+        channels: of each convolution; a last one to the image follows.
+        kernel: pixels a side of the filters, an odd number.
         activation: behind each but the last.
     """
 
@@ -151,7 +151,7 @@ class SpatialBroadcast(nn.Module):
 
 
 class ResNetDecoder(nn.Module):
-    """Residual blocks, before each section twice as large: [B, inputs] -> [B, *shape], the mirror of `ResNet`.
+    """Residual blocks with upsampling before each section: [B, inputs] -> [B, *shape], the mirror of `ResNet`.
 
     Args:
         inputs: features.
@@ -188,9 +188,9 @@ class ResNetDecoder(nn.Module):
 
 
 class UNet(nn.Module):
-    """An image from an image, by sections that halve the sides and back: [B, inputs, H, W] -> [B, outputs, H, W].
+    """A U-Net from image to image (Ronneberger et al. 2015, arXiv 1505.04597): [B, inputs, H, W] -> [B, outputs, H, W].
 
-    Each section on the way back also reads its counterpart on the way down (Ronneberger et al. 2015, arXiv 1505.04597).
+    Sections on the way down halve the sides. Each section on the way up also reads its counterpart on the way down.
 
     Args:
         inputs, outputs: channels.
@@ -199,8 +199,8 @@ class UNet(nn.Module):
         convolutions: in a section.
         instance_norm: whether each is followed by a norm over the pixels of a channel.
         hidden: widths of dense layers over all numbers of the bottom (Burgess et al. 2019, arXiv 1901.11390), which fix
-            the sides. Empty = there are none.
-        shape: of the image, (C, H, W); dense layers want it.
+            the sides. Empty = no dense layers.
+        shape: of the image, (C, H, W); required by dense layers.
 
     Raises:
         ConfigError: there are dense layers and no shape, or no convolutions or channels.

@@ -19,12 +19,13 @@ from rlrun.nn.recurrent import Core, Plain
 from rlrun.ops.distributions import one_hot
 
 Function = Callable[..., Tensor]
-# inputs [E, N, I] and what is remembered before them [E, N, S], None without a core -> outputs, and that after them
+# (inputs [E, N, I], recurrent state before them [E, N, S]) -> (outputs, state after them); states are None without a
+# core
 Members = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
 
 class Outputs(NamedTuple):
-    """What members say of a step, in normalized numbers."""
+    """Predictions of each member for a step, in normalized numbers."""
 
     mean: Tensor  # [M, B, K]: changes of the observation, then the reward
     log_variance: Tensor | None  # [M, B, K]; None of deterministic members
@@ -34,39 +35,39 @@ class Outputs(NamedTuple):
 class Imagined(NamedTuple):
     """A step as a model predicts it."""
 
-    state: Tensor  # [..., D]: the next observation as numbers, and behind it what the model remembers
+    state: Tensor  # [..., D]: the next observation as numbers, followed by the model's recurrent state
     reward: Tensor  # [...]; of several rewards [..., R]
-    ended: Tensor | None  # [...]: probability of a termination; None = it never comes
+    ended: Tensor | None  # [...]: probability of a termination; None = episodes never terminate
 
 
 class Dynamics(nn.Module):
     """An ensemble that predicts s' - s, the reward and terminations from s and a (Chua et al. 2018, arXiv 1805.12114).
 
     Each member is a Gaussian of independent numbers, or deterministic. Inputs and targets are normalized by statistics
-    of the batches that were learned from. s are all numbers of the observation side by side, [..., D]; a are those of
-    the policy's action, choices one-hot.
+    of the training batches. s is the observation as one row of numbers, [..., D]; a is the policy's action likewise,
+    choices one-hot.
 
     Args:
         spaces: of the environment.
         hidden: widths of the layers of each member.
         members: M.
         elites: members with the least error on held-out rows, which alone predict; None = all.
-        deterministic: members predict no variance, and learn by squares.
+        deterministic: members predict no variance, and learn by squared errors.
         learned_bounds: the bounds of log-variances are parameters, which a small loss pulls together.
-        log_variance: the bounds, at first, in normalized numbers.
+        log_variance: the initial bounds, in normalized numbers.
         rewards: the reward is predicted, too.
         ends: terminations are predicted, too.
-        absolute: indices of the numbers of which the next one is predicted itself, in place of its change.
-        features: a function of s [..., D] that gives what members read of it, [..., F]; None = s.
+        absolute: indices of observation numbers whose next value is predicted, in place of its change.
+        features: a function from s [..., D] to the members' input [..., F]; None = s.
         activation: of the layers.
         rate: least share of the newest batch in the statistics.
         network: a recipe of one member of your own, [B, inputs] -> [B, outputs]; it gets `inputs` and `outputs`, if it
             takes these.
         several: each of several rewards of a step is predicted, in place of their sum.
-        weights: by which planners sum several rewards, each of which is predicted then: one number each, or what
-            returns them as a tensor [R].
+        weights: by which planners sum several rewards, each of which is predicted then: a number for each, or a
+            function that returns them as a tensor [R].
         core: gru or lstm: each member has such a layer over the steps of an episode, and reads its features beside the
-            newest step. A state then is s and what the member remembers, [..., D + S].
+            newest step. A state then is s followed by the member's recurrent state, [..., D + S].
         core_size: width of these layers.
 
     Raises:
@@ -74,15 +75,15 @@ class Dynamics(nn.Module):
         ConfigError: a number is out of range.
     """
 
-    shift: Tensor  # [I], like scale: what members read is (x - shift) * scale
+    shift: Tensor  # [I], like scale: members read (x - shift) * scale
     scale: Tensor
     target_shift: Tensor  # [K]
     target_scale: Tensor  # [K]: deviation of the targets
     held_out: Tensor  # [M]: running error on held-out rows, as a share of the members' mean
     seen: Tensor  # batches in the statistics
-    ending: Tensor  # 1 once a termination was learned from; until then none is predicted
+    ending: Tensor  # 1 once the data had a termination; predicted probabilities are 0 until then
     bounds: Tensor  # [2, K]: lowest and highest log-variance
-    changes: Tensor  # [D]: 0 where the next number itself is predicted
+    changes: Tensor  # [D]: 0 where the next value is predicted, 1 where its change is
 
     def __init__(
         self,
@@ -170,36 +171,37 @@ class Dynamics(nn.Module):
         return self.observations.numbers(observation)
 
     def observation(self, state: Tensor) -> Tree:
-        """Return states [..., D], or with what is remembered behind them, as observations."""
+        """Return states [..., D], or [..., D + S] with a recurrent state, as observations."""
         return self.observations.tree(state[..., : self.size] if self.cores else state)
 
     @property
     def state_size(self) -> int:
-        """Numbers that all members remember of an episode; 0 without a core."""
+        """Size of the recurrent state of all members; 0 without a core."""
         return sum(core.state_size for core in self.cores)
 
     def begin(self, state: Tensor, past: Tensor) -> Tensor:
-        """Return what the elite imagines from [E, B, D + S]: real states [B, D] and what is remembered [B, M · S]."""
+        """Return the elite's initial imagined states [E, B, D + S], from states [B, D] and recurrent ones [B, M ·
+        S]."""
         own = past.reshape(*past.shape[:-1], self.members, -1).transpose(0, 1)
         own = own if self.elites == self.members else own[self.elite()]
         return torch.cat((state.expand(self.elites, -1, -1), own), -1)
 
     def remember(self, state: Tensor, action: Tensor, past: Tensor) -> Tensor:
-        """Return what all members remember [B, M · S] after real states [B, D] and actions [B, A]."""
+        """Return the recurrent state [B, M · S] after real states [B, D] and actions [B, A]."""
         inputs = self.normalized(state, action)
         pairs = zip(self.cores, past.chunk(self.members, -1), strict=True)
         return torch.cat([core.step(inputs, own)[1] for core, own in pairs], -1)
 
     def inputs(self, state: Tensor, action: Tensor) -> Tensor:
-        """Return what members read of states [..., D] and actions as numbers [..., A], before it is normalized."""
+        """Return the members' inputs at states [..., D] and actions as numbers [..., A], before normalization."""
         return torch.cat((state if self.features is None else self.features(state), action), -1)
 
     def normalized(self, state: Tensor, action: Tensor) -> Tensor:
-        """Return what members read of states and actions, less its mean and in deviations: [..., I]."""
+        """Return the members' normalized inputs [..., I] at states and actions."""
         return (self.inputs(state, action) - self.shift) * self.scale
 
     def targets(self, state: Tensor, after: Tensor, reward: Tensor | None) -> Tensor:
-        """Return what is predicted of steps, before it is normalized: [..., K]."""
+        """Return the targets of steps, before normalization: [..., K]."""
         change = after - self.changes * state
         if reward is None or not self.rewards:
             return change
@@ -209,7 +211,7 @@ class Dynamics(nn.Module):
         """Return the weights [R] of several rewards.
 
         Raises:
-            ConfigError: there is not one for each.
+            ConfigError: their number differs from that of the rewards.
         """
         given = self._borrowed[0]
         weights = given() if callable(given) else self.shift.new_tensor([] if given is None else [*given])
@@ -221,9 +223,9 @@ class Dynamics(nn.Module):
         return weights
 
     def forward(self, inputs: Tensor, past: Tensor | None = None) -> Outputs:
-        """Return what each member says of its own normalized inputs [M, B, I].
+        """Return each member's predictions for its own normalized inputs [M, B, I].
 
-        past: with a core, what all members remember before windows of inputs [M, B, T, I]: [B, M · S], or [B, 0].
+        past: with a core, the recurrent state before windows of inputs [M, B, T, I]: [B, M · S], or [B, 0].
         """
         if past is None:
             return self._outputs(self._all(inputs))
@@ -234,7 +236,7 @@ class Dynamics(nn.Module):
         return self._outputs(self._all(read.flatten(1, 2)).reshape(*read.shape[:-1], -1))
 
     def _all(self, inputs: Tensor) -> Tensor:
-        """Return the raw outputs of all members, each of its own inputs [M, B, inputs]."""
+        """Return the raw outputs of all members, each for its own inputs [M, B, inputs]."""
         outputs: Tensor
         if not isinstance(self.network, nn.ModuleList):
             outputs = self.network(inputs, shared=False)
@@ -254,11 +256,11 @@ class Dynamics(nn.Module):
         return Outputs(raw[..., :count], low + nn.functional.softplus(log_variance - low), end)
 
     def elite(self) -> Tensor:
-        """Return the indices [E] of the members with the least error on held-out rows, which predict."""
+        """Return the indices [E] of the members that predict: those with the least error on held-out rows."""
         return self.held_out.argsort()[: self.elites].sort().values
 
     def predictor(self) -> Members:
-        """Return a function of inputs by the elite as they are now, for `step`."""
+        """Return the current elite as a function of inputs, for `step`."""
         chosen = None if self.elites == self.members else self.elite()  # a tensor, so an exported file can hold it
         members = self._all if chosen is None else self._chosen(chosen)
         if not self.cores:
@@ -277,21 +279,21 @@ class Dynamics(nn.Module):
         return predict
 
     def _chosen(self, chosen: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return a function of inputs [E, N, inputs] by some members [E]."""
+        """Return some members [E] as a function of inputs [E, N, inputs]."""
         if not isinstance(self.network, nn.ModuleList):
             weights = {name: weight[chosen] for name, weight in self.network.named_parameters()}
             return lambda inputs: functional_call(self.network, weights, (inputs,), {"shared": False})
         states = [dict(chain(member.named_parameters(), member.named_buffers())) for member in self.network]
         stacked = {name: torch.stack([state[name] for state in states])[chosen] for name in states[0]}
-        own, kept = self.network[0], [{name: part[i] for name, part in stacked.items()} for i in range(self.elites)]
-        return lambda inputs: torch.stack([functional_call(own, *each) for each in zip(kept, inputs, strict=True)])
+        first, own = self.network[0], [{name: part[i] for name, part in stacked.items()} for i in range(self.elites)]
+        return lambda inputs: torch.stack([functional_call(first, *pair) for pair in zip(own, inputs, strict=True)])
 
     def step(self, state: Tensor, action: Tensor, predictor: Members, noise: Tensor | None = None) -> Imagined:
-        """Return what members predict of states [E, …, D] and actions as numbers [E, …, A], each of its own block.
+        """Return the predicted next states and rewards; member i reads block i of the leading axis.
 
         Args:
-            state, action: where, and what is done there; with a core [E, …, D + S], of `begin`.
-            predictor: of `predictor`.
+            state, action: states [E, …, D], with a core [E, …, D + S] as `begin` gives them, and actions [E, …, A].
+            predictor: a result of `predictor()`.
             noise: standard normal [E, …, K], by which Gaussian members draw; None = they give their mean.
         """
         past = None
@@ -316,7 +318,7 @@ class Dynamics(nn.Module):
 
 
 def _width(features: Callable[[Tensor], Tensor], size: int) -> int:
-    """Return how many numbers a function makes of those of an observation, beside any leading dimensions."""
+    """Return the number of features that a function makes of an observation's numbers."""
     read = features(torch.zeros(2, 3, size))
     if not isinstance(read, Tensor) or read.dim() != 3 or read.shape[:2] != (2, 3):
         shape = [*read.shape] if isinstance(read, Tensor) else read
@@ -325,7 +327,7 @@ def _width(features: Callable[[Tensor], Tensor], size: int) -> int:
 
 
 class WorldModel:
-    """A learned model, with the rewards and ends of one's own where they are known.
+    """A learned model, with rewards and terminations from functions of one's own where they are known.
 
     Args:
         dynamics: predicts the rest.
@@ -336,7 +338,7 @@ class WorldModel:
         ended: such a function that gives terminations [...], as bools or probabilities; None = those of the dynamics.
 
     Raises:
-        ConfigError: nothing says the reward.
+        ConfigError: neither predicts the reward.
     """
 
     def __init__(self, dynamics: Dynamics, *, reward: Function | None = None, ended: Function | None = None) -> None:
@@ -350,7 +352,7 @@ class WorldModel:
                 self._check(name, function)
 
     def _check(self, name: str, function: Function) -> None:
-        """Refuse a function that does not give one number a step, which would be broadcast."""
+        """Refuse a function whose result has another shape than the rewards, as it would be broadcast."""
         size = (2, 3)
         state, action = (self.dynamics.shift.new_zeros(*size, part.size) for part in (self.dynamics, self.actions))
         observation = self.dynamics.observation(state)
@@ -370,7 +372,7 @@ class WorldModel:
         return bool(self.dynamics.state_size or self.reward_size)
 
     def initial_state(self, count: int) -> dict[str, Tensor]:
-        """Return what is remembered where episodes begin.
+        """Return the recurrent states of episodes that begin.
 
         These are `recurrent` [count, M · S] of dynamics with a core, and `reward` of a reward with a state.
         """
@@ -380,7 +382,7 @@ class WorldModel:
         return {name: self.dynamics.shift.new_zeros(count, size) for name, size in sizes.items() if size}
 
     def after(self, observation: Tree, state: Mapping[str, Tensor], action: Tree) -> dict[str, Tensor]:
-        """Return what is remembered after real observations and actions, from that before them."""
+        """Return the recurrent states after real observations and actions, from those before them."""
         after = {}
         if self.dynamics.state_size:
             numbers = self.dynamics.numbers(observation), self.actions.numbers(action)
@@ -391,9 +393,9 @@ class WorldModel:
         return after
 
     def begin(self, observation: Tree, state: Mapping[str, Tensor]) -> Tensor:
-        """Return what is imagined from, as numbers: [B, D]; with a memory of each of the elite [E, B, D + S].
+        """Return initial imagined states: [B, D]; of dynamics with a core [E, B, D + S].
 
-        The state of a reward is behind them.
+        The state of a reward follows them.
         """
         numbers = self.dynamics.numbers(observation)
         if self.dynamics.state_size:
@@ -403,7 +405,7 @@ class WorldModel:
         return numbers
 
     def step(self, state: Tensor, action: Tensor, predictor: Members, noise: Tensor | None = None) -> Imagined:
-        """Return what is predicted of states and actions as numbers; see `Dynamics.step`."""
+        """Return the predicted next states, rewards and terminations; see `Dynamics.step`."""
         own: tuple[Tensor, ...] = ()
         if self.reward_size:
             state, own = state[..., : -self.reward_size], (state[..., -self.reward_size :],)
@@ -420,10 +422,10 @@ class WorldModel:
 
 
 class Beyond:
-    """Episodes end where a number of the next observation is further from 0 than its limit: a task's own `ended`.
+    """A function `ended` of `WorldModel`: episodes terminate where a number of the next observation exceeds its limit.
 
     Args:
-        limits: index of a number of the observation [..., D] -> its limit.
+        limits: index of a number of the observation [..., D] -> limit of its absolute value.
     """
 
     def __init__(self, limits: Mapping[int, float]) -> None:
@@ -435,7 +437,7 @@ class Beyond:
 
 
 class Coded:
-    """Values of a space as numbers [..., A]: those of Box leaves, and one-hot choices, side by side.
+    """Convert values of a space to rows of numbers [..., A] and back: Box leaves and one-hot choices side by side.
 
     Args:
         space: of actions, or of observations without an action mask.
@@ -451,7 +453,7 @@ class Coded:
         return flatten(self.space, value)
 
     def nearest(self, numbers: Tensor) -> Tensor:
-        """Return the numbers of the value that any numbers stand for: each decision takes its largest one."""
+        """Return predicted numbers as those of a valid value: each decision becomes one-hot at its largest number."""
         if self.plain:
             return numbers
         parts = []
@@ -463,7 +465,7 @@ class Coded:
         return torch.cat(parts, -1)
 
     def tree(self, numbers: Tensor) -> Tree:
-        """Return the value that any numbers stand for."""
+        """Return predicted numbers as a value; each decision takes its largest number."""
         if self.plain and len(self.leaves[0].shape) == 1:
             return numbers
         values = []

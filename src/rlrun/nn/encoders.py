@@ -1,4 +1,4 @@
-"""From an observation tree to features: encoders of any space, and the layers below the heads of a network."""
+"""Encoders: from observation trees of any space to features, and the layers below the heads of a network."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ KINDS = {"image": "an image (see encoder.layout)", "signal": "a signal (numbers 
 
 
 def flatten(space: Space, tree: Tree) -> Tensor:
-    """Code an observation tree as numbers: [B, …] leaves -> [B, space.size].
+    """Return an observation tree as one row of numbers: [B, …] leaves -> [B, space.size].
 
     Choices become one-hot, whole numbers lie in [0, 1] by their bounds; several leading dimensions are kept.
     """
@@ -48,7 +48,7 @@ def flatten(space: Space, tree: Tree) -> Tensor:
 
 
 def vector(leaf: Leaf, value: Tensor) -> Tensor:
-    """Code one leaf as numbers, choices counted from 0 whatever their `start`: [..., *shape] -> [..., size]."""
+    """Return one leaf as a row of numbers; its choices count from 0, not from `start`: [..., *shape] -> [..., size]."""
     lead = value.shape[: value.dim() - len(leaf.shape)]
     if isinstance(leaf, Box):
         scaled = numbers(leaf, value)
@@ -59,9 +59,9 @@ def vector(leaf: Leaf, value: Tensor) -> Tensor:
 
 
 def numbers(leaf: Box, value: Tensor) -> Tensor:
-    """Return the numbers [..., *shape] that networks read of a Box: whole ones in [0, 1] by their bounds, if useful.
+    """Return a Box as float32 network input [..., *shape]: whole numbers scaled to [0, 1] by their bounds, if useful.
 
-    Floating ones are as they are, also those that an adaptor made of whole ones.
+    Floating numbers stay as they are, also those that an adaptor made of whole ones.
     """
     if value.is_floating_point():
         return value.float()
@@ -74,16 +74,16 @@ def numbers(leaf: Box, value: Tensor) -> Tensor:
 
 
 class Encoder(nn.Module):
-    """Turn observations into [B, size] or [B, T, size].
+    """The encoder of any space: observations to features [B, size] or [B, T, size].
 
-    A plain vector is passed through as it is, images go through a stack of convolutions, other leaves are flattened.
-    Whole numbers lie in [0, 1] before. All leaves are put side by side. `size` is the width of the result.
+    A plain vector passes unchanged, images go through a stack of convolutions, other leaves are flattened. Whole
+    numbers are scaled to [0, 1] first. The results of all leaves are concatenated. `size` is the width of the result.
 
     Args:
         spaces: of the environment, or of observations.
-        leaves: parts of observations that the network sees, by their paths; None = all but an action mask.
+        leaves: paths of the parts of observations that the network sees; None = all but an action mask.
         images: recipe of the layers over images [B, C, H, W] in [0, 1]; None = `NATURE` or `SMALL`, by their size.
-        signals: recipe of layers over signals [B, C, L], parts of two dimensions that are no images; None = flattened.
+        signals: recipe of layers over signals [B, C, L], non-image parts of two dimensions; None = flattened.
         features: width of the dense layer behind either; None = none, auto = 512 or 128, by the size of an image.
         norm: recipe of a layer behind the dense one, such as `torch.nn.BatchNorm1d`; it gets the width. None = none.
         output_activation: behind both; None = `activation`.
@@ -91,8 +91,8 @@ class Encoder(nn.Module):
         activation, init: of the layers. A recipe gets `inputs`, channels, and `activation`, if it takes these.
 
     Raises:
-        ConfigError: there are layers for images or signals and no part that is one, or one that is too small.
-        SpaceError: observations have no part of a name.
+        ConfigError: layers for images or signals have no such part, or it is too small for them.
+        SpaceError: a name in `leaves` is unknown.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Encoder(nn.Module):
             image.size if isinstance(image, ImageEncoder) else size
             for image, size in zip(self.images, sizes, strict=True)
         )
-        # whether the observation already is the row of numbers
+        # True if the observation already is the row of numbers
         self.plain = isinstance(self.space, Box) and len(self.space.shape) == 1 and self.space.dtype == "float32"
 
     def forward(self, observation: Tree) -> Tensor:
@@ -162,14 +162,14 @@ def _kind(leaf: Leaf) -> str:
 
 
 def from_recipe(recipe: Recipe, **offered: Any) -> nn.Module:
-    """Return the module of a recipe, which gets those of the offered arguments that it takes and does not have."""
-    taken = inspect.signature(recipe).parameters
-    settled = getattr(recipe, "keywords", {})
-    return recipe(**{name: value for name, value in offered.items() if name in taken and name not in settled})
+    """Return the module of a recipe, called with those offered arguments that it accepts and that are not bound yet."""
+    accepted = inspect.signature(recipe).parameters
+    bound = getattr(recipe, "keywords", {})
+    return recipe(**{name: value for name, value in offered.items() if name in accepted and name not in bound})
 
 
 def wants(recipe: Recipe, name: str) -> bool:
-    """Return whether a recipe has a parameter of a name without a default."""
+    """Return whether a recipe has a required parameter of this name."""
     parameter = inspect.signature(recipe).parameters.get(name)
     return parameter is not None and parameter.default is parameter.empty
 
@@ -187,11 +187,11 @@ class Encoded(nn.Module):
                 takes these. A module is used as it is. Either may be any module from observations to features [B, …],
                 or one with a state, as `StatefulEncoder` takes it.
             spaces: of the environment, or of observations.
-            behind: its state is the last part of an observation's, in place of the first.
+            behind: its part of an observation's state is the last one, in place of the first.
             options: `activation` and `init`.
 
         Raises:
-            ConfigError: the encoder is neither, or does not fit the observations.
+            ConfigError: the encoder is neither a module nor a recipe, or does not fit the observations.
         """
         space = self.read(spaces)
         recipe = Encoder if encoder is None else encoder
@@ -208,7 +208,7 @@ class Encoded(nn.Module):
         if isinstance(built, Trunk | StatefulEncoder):
             built.behind = behind
         self.encoder: Any = built
-        # whether it wants observations [B, …], as any module of others does
+        # True if it takes observations [B, …] only, as any module of a user does
         self.by_rows = not isinstance(built, known)
         self.plain = isinstance(built, Encoder) and built.plain
         if isinstance(built, DetachedEncoder):
@@ -217,7 +217,7 @@ class Encoded(nn.Module):
         return self.encoded
 
     def read(self, spaces: Spaces | Space) -> Space:
-        """Set which part of observations the network reads, all but an action mask; return the whole space."""
+        """Set the part of observations that the network reads, all but an action mask; return the whole space."""
         space = spaces.observation if isinstance(spaces, Spaces) else spaces
         self.observed = without_mask(space)
         self._alone = self.observed is not space and len([*leaves(self.observed)]) == 1
@@ -254,21 +254,21 @@ class Encoded(nn.Module):
         encoder: Any = None,
         core: Kind | None = None,
     ) -> int:
-        """Set a module of one's own, from observations to outputs, as the encoder; return its number of outputs.
+        """Use a module of one's own, from observations to outputs, as the encoder; return its number of outputs.
 
         Args:
             layers: the module or a recipe of it.
             spaces: of the environment, or of observations.
-            wanted: meanings of the numbers of outputs that fit.
+            wanted: accepted number of outputs -> its meaning, for messages.
             behind: as `OwnLayers` takes it.
-            encoder, core: options that it makes void.
+            encoder, core: options that must be unset beside such a module.
 
         Raises:
             ConfigError: the module gives another number of outputs, or one of the options is set.
         """
         require_alone(encoder, core)
         outputs = self.use_encoder(OwnLayers(layers, behind=behind), spaces)
-        with probing(self):  # another number of rows than outputs, so that one is not taken for the other
+        with probing(self):  # rows and outputs differ in number, so that swapping them is noticed
             self.encode(zeros(self.read(spaces), outputs + 1))
         require_outputs(outputs, wanted, layers)
         return outputs
@@ -299,10 +299,10 @@ def require_alone(encoder: Any, core: Kind | None) -> None:
 
 
 class DetachedEncoder(nn.Module):
-    """The encoder of another network, which alone trains it: features without gradient.
+    """The encoder of another network, such as critics, without gradients: that network alone trains it.
 
     Args:
-        network: whose encoder it is, such as critics.
+        network: owner of the encoder.
 
     Raises:
         ConfigError: the network has no encoder.
@@ -312,7 +312,7 @@ class DetachedEncoder(nn.Module):
         super().__init__()
         if not isinstance(network, Encoded) or isinstance(network.encoder, OwnLayers | nn.Identity):
             raise ConfigError(f"a {type(network).__name__} has no encoder to share")
-        self._borrowed = (network,)  # in a tuple: its parameters are not those of who borrows
+        self._borrowed = (network,)  # in a tuple, so that its parameters do not count as this network's
         self.state_size: int = getattr(network.encoder, "state_size", 0)
 
     @property
@@ -321,7 +321,7 @@ class DetachedEncoder(nn.Module):
         return self._borrowed[0].encoded
 
     def require(self, space: Space) -> None:
-        """Refuse a network that observes something else, with a ConfigError."""
+        """Refuse a network whose observations differ, with a ConfigError."""
         if describe(space) != describe(read := self._borrowed[0].observed):
             raise ConfigError(
                 f"the shared encoder reads {describe(read)}, but this network {describe(space)}; it wants its own"
@@ -341,7 +341,7 @@ class EncodedMLP(Encoded):
 
     Args:
         spaces: of the environment.
-        outputs: numbers for each observation.
+        outputs: size of the result.
         encoder: as `Encoded` takes it.
         hidden, activation, layer_norm, init, output_gain, bias, output_bias, output_norm, output_activation: of the
             layers, as `MLP` takes them.
@@ -390,11 +390,11 @@ class ImageEncoder(nn.Module):
     """Convolutions and one dense layer over the pixels of an image, or over signals.
 
     Args:
-        leaf: an image, whose `picture` has the axes; or a signal, [..., L, C] or [..., C, L].
+        leaf: an image; or a signal, [..., L, C] or [..., C, L].
         recipe, features, norm, output_activation, activation, init: as `Encoder` takes them.
 
     Raises:
-        ConfigError: it is too small for these layers.
+        ConfigError: the image or signal is too small for these layers.
     """
 
     def __init__(
@@ -421,7 +421,7 @@ class ImageEncoder(nn.Module):
         behind = activation_module(activation if output_activation is None else output_activation)
         normed = [] if norm is None or width is None else [norm(width)]
         self.dense = nn.Sequential(*([] if width is None else [nn.Linear(wide, width), *normed, behind]))
-        if isinstance(self.convolutions, Convolutions | ResNet):  # those of others begin as they like
+        if isinstance(self.convolutions, Convolutions | ResNet):  # a user's module initializes itself
             self.convolutions.apply(initializer(init))
         self.dense.apply(initializer(init))
 
@@ -435,17 +435,17 @@ class ImageEncoder(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         picture = self._picture(pixels)
         lead = pixels.shape[: pixels.dim() - len(self.leaf.shape)]
-        with products(picture, LARGE):  # a filter is applied at many places
+        with products(picture, LARGE):  # counts as large, since a filter is applied at many places
             features = self.dense(self.convolutions(picture).flatten(1))
         return features.to(picture.dtype).reshape(*lead, self.size)  # type: ignore[no-any-return]
 
 
 class Trunk(Encoded):
-    """From observation trees [B, …] or [B, T, …] to features [B, size] or [B, T, size]: an encoder and dense layers.
+    """An encoder and dense layers: observation trees [B, …] or [B, T, …] to features [B, size] or [B, T, size].
 
-    `leaves` are those of its encoder. With a `core` there follows a recurrent layer. Its state is a row of `state_size`
-    numbers, without one none; see `rlrun.nn.recurrent.encoded`. As an encoder it stands in front of networks without a
-    state of their own.
+    `leaves` are those of its encoder. With a `core` a recurrent layer follows. Its state is a row of `state_size`
+    numbers, 0 without a core; see `rlrun.nn.recurrent.encoded`. It may be the encoder of networks without a state of
+    their own.
 
     Raises:
         ConfigError: its encoder has a state already.
@@ -480,7 +480,7 @@ class Trunk(Encoded):
             self.size, self.state_size = self.core.size, self.core.state_size
 
     def forward(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Tensor:
-        """Return features; state [B, S] and episode_end [B, T] are those of `Core`, ignored without one."""
+        """Return features; state [B, S] and episode_end [B, T] as `Core` takes them, ignored without a core."""
         if self.core is None:
             return self._features(present(observation))
         if has_state(observation):

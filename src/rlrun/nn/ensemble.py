@@ -1,4 +1,4 @@
-"""Several networks of one shape, trained side by side, and two of them as value and advantages."""
+"""Ensembles: several networks of one shape, trained side by side; and dueling networks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from rlrun.nn.actions import ActionCodec
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
 from rlrun.nn.precision import at_last, products, widest
 
-# Multiplications in a member's widest layer from which members apart take less time than a batched product on a CPU.
-# At 16.8 M (2 members of 2 × 256, batch 256) they save 4 % of a whole run of SAC or TD3 on a Zen 4 core. At 4.2 M it is
-# the same, below it is longer.
+# Multiplications in a member's widest layer from which, on a CPU, one product a member is faster than a batched one. At
+# 16.8 M (2 members of 2 × 256, batch 256) it saves 4 % of a whole run of SAC or TD3 on a Zen 4 core. At 4.2 M it takes
+# the same time, below more.
 LARGE = 8_000_000
 
 
 class StackedLinear(nn.Module):
-    """One dense layer of M members: weight [M, in, out], bias [M, 1, out], with a norm after it if wanted."""
+    """One dense layer of M members: weight [M, in, out], bias [M, 1, out], with an optional norm."""
 
     def __init__(self, linears: Sequence[nn.Linear], norms: Sequence[nn.LayerNorm]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class StackedLinear(nn.Module):
     def forward(self, values: Sequence[Tensor], dropout: float, learns: bool) -> list[Tensor]:
         """Evaluate members together, [M, B, in] -> [M, B, out] as the only value, or apart, M times [B, in]."""
         apart = values[0].dim() == 2
-        own: Any = self._parameters  # torch finds an attribute of a module slowly
+        own: Any = self._parameters  # looking up an attribute of a module is slow
         if "weight" in own and "bias" in own:
             stacked, biases = own["weight"], own["bias"]
         else:  # a parametrization computes them
@@ -64,10 +64,9 @@ class StackedLinear(nn.Module):
 class Ensemble(nn.Module):
     """M networks like `MLP`, independently initialized: [B, inputs] -> [M, B, outputs].
 
-    Hidden units are left out by `dropout` while gradients are taken, and neither in acting nor in targets; those of a
-    target network too, where `drops_always` is set.
-    The parameters are stacked, so an optimizer sees few tensors. Members are evaluated by one batched product, and one
-    by one where products are large.
+    `dropout` acts only while gradients are taken, so neither in acting nor in targets; with `drops_always` also in a
+    target network. The parameters are stacked, so an optimizer sees few tensors. Members are evaluated by one batched
+    product, and one by one where products are large.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Ensemble(nn.Module):
         if len(lead) != 1:
             value = value.reshape(*(() if shared else (self.members,)), -1, value.shape[-1])
         members, kind = self.members, value.dtype
-        modules: Any = self._modules  # torch finds an attribute of a module slowly
+        modules: Any = self._modules  # looking up an attribute of a module is slow
         if members > 1 and is_large(value, self.work):
             below = [value] * members if shared else _members(value)
         elif members == 1 and shared:
@@ -129,7 +128,7 @@ class Ensemble(nn.Module):
 
 
 def is_large(x: Tensor, work: int) -> bool:
-    """Return True for x [..., B, in] whose product with a matrix of `work` numbers is large, outside of graphs."""
+    """Return True if the product of x [..., B, in] with a matrix of `work` numbers is large; False inside graphs."""
     in_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     plain = x.device.type == "cpu" and x.dtype == torch.float32
     return plain and not in_graph and x.shape[-2] * work >= LARGE
@@ -141,11 +140,11 @@ def _members(stacked: Tensor) -> list[Tensor]:
 
 
 class Dueling(nn.Module):
-    """The value of an observation and, by layers of their own, advantages of choices: [B, inputs] -> [M, B, width · N].
+    """Dueling networks: separate layers for values and advantages of choices, [B, inputs] -> [M, B, width · N].
 
         Q = V + A - mean_k A        (Wang et al. 2016, arXiv 1511.06581, eq. 9)
 
-    Where values add up over branches of choices, each branch has its own mean and an equal part of V.
+    With several branches of choices, each has a mean of its own and an equal part of V.
 
     Args:
         inputs: features.

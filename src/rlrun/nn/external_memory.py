@@ -1,11 +1,11 @@
-"""An external memory of slots, what reads it, and a recurrent layer with one.
+"""An external memory of slots, its reader, and a recurrent layer that uses both.
 
 A step reads by similarity and writes one slot (Wayne et al. 2018, arXiv 1803.10760; Graves et al. 2016, the DNC):
 
     w_k    = softmax_i(β_k cos(key_k, M_i)),   read_k = Σ_i w_ki M_i
-    usage ← usage + Σ_k w_k                                              where it is read
-    j      = argmin usage,   M_j ← [value, 0],   usage_j ← usage_j + 1   where it is written
-    M_i    ← d M_i + v_i [0, value],   v ← γ v + (1 - γ) onehot(j)       the other slots; v where γ is given
+    usage ← usage + Σ_k w_k                                              of a read j      = argmin usage,   M_j ←
+    [value, 0],   usage_j ← usage_j + 1   of a write M_i    ← d M_i + v_i [0, value],   v ← γ v + (1 - γ) onehot(j)
+    the other slots; v where γ is given
 
 Gradients reach keys, strengths and written values through reads alone: usage and the choice of a slot have none.
 """
@@ -22,7 +22,7 @@ from rlrun.nn.recurrent import STATELESS, Stack
 
 Slots = dict[str, Tensor]  # the state of a memory
 STRENGTH = 5.0  # β of a key without one, and of keys before they are learned
-TIE = 1e-3  # of slots whose usage differs by less, the first one is the least used
+TIE = 1e-3  # slots whose usage differs by less count as equal; the first of them is written
 
 
 class ExternalMemory(nn.Module):
@@ -36,13 +36,13 @@ class ExternalMemory(nn.Module):
         width: numbers of a value that is written.
         decay: factor of all other slots at a write; None = 1 - 1 / slots.
         retroactive: γ; slots then have a second half, in which the values of later steps add up with falling weights.
-            None = there is none.
+            None = without this half.
 
     Attributes:
         row: numbers of a slot: `width`, or twice as many with retroactive writes.
 
     Raises:
-        ConfigError: there is no slot or width, or `decay` is not within [0, 1], or `retroactive` not within [0, 1).
+        ConfigError: `slots` or `width` is below 1, `decay` is outside [0, 1], or `retroactive` outside [0, 1).
     """
 
     def __init__(self, slots: int, width: int, *, decay: float | None = None, retroactive: float | None = None) -> None:
@@ -64,7 +64,7 @@ class ExternalMemory(nn.Module):
         return {"content": [self.slots, self.row], "usage": [self.slots], **trace}
 
     def read(self, state: Slots, keys: Tensor, strengths: Tensor | None = None) -> tuple[Tensor, Tensor, Slots]:
-        """Return what keys find [B, K, row], the weights of slots [B, K, slots], and the state with their usage.
+        """Return the rows read [B, K, row], the weights of slots [B, K, slots], and the state with updated usage.
 
         keys: [B, K, row].
         strengths: [B, K] above 0; None = 5 each.
@@ -95,9 +95,9 @@ class ExternalMemory(nn.Module):
 
 @torch.no_grad()
 def focus(weights: Tensor) -> Tensor:
-    """Return how far from even the weights of slots are [..., K, slots] -> [...]: 0 if all are equal, 1 for one slot.
+    """Return how concentrated the weights of slots are, [..., K, slots] -> [...]: 0 if uniform, 1 for a single slot.
 
-    It is 1 less the share of their entropy in that of even weights, the mean over keys.
+    It is 1 minus their mean entropy over keys, relative to that of uniform weights.
     """
     entropy: Tensor = torch.special.entr(weights).sum(-1).mean(-1)
     return 1.0 - entropy / math.log(max(weights.shape[-1], 2))
@@ -107,15 +107,15 @@ class Reader(nn.Module):
     """Read a memory by keys and strengths that a dense layer makes of features.
 
     Args:
-        memory: that is read.
+        memory: to read.
         inputs: width of the features.
-        keys: how many are read at once.
+        keys: number of keys.
 
     Attributes:
-        size: numbers of what is read, keys · row.
+        size: width of the result, keys · row.
 
     Raises:
-        ConfigError: there is no key.
+        ConfigError: `keys` is below 1.
     """
 
     def __init__(self, memory: ExternalMemory, inputs: int, keys: int) -> None:
@@ -128,7 +128,7 @@ class Reader(nn.Module):
             self.layer.bias[self.size :] = STRENGTH
 
     def forward(self, features: Tensor, state: Slots) -> tuple[Tensor, Tensor, Slots]:
-        """Return what is read [B, size], the weights of slots [B, K, slots], and the state with their usage."""
+        """Return the rows read [B, size], the weights of slots [B, K, slots], and the state with updated usage."""
         numbers = self.layer(features)
         keys = numbers[..., : self.size].unflatten(-1, (self.keys, self.memory.row))
         found, weights, state = self.memory.read(state, keys, F.softplus(numbers[..., self.size :]))
@@ -136,20 +136,20 @@ class Reader(nn.Module):
 
 
 class MemoryCore(nn.Module):
-    """An LSTM with an external memory: each step writes a value of its own, then reads.
+    """An LSTM with an external memory: each step writes a value, then reads.
 
     It takes the place of `rlrun.nn.Core`, in a2c say: `algorithm.recurrent={_target_: rlrun.nn.MemoryCore, _partial_:
-    true}`. Its state is a row of numbers: the LSTM's, what was read, and the memory. Episodes begin with zeros.
+    true}`. Its state is a row of numbers: the LSTM's, the rows read last, and the memory. Episodes begin with zeros.
 
     Args:
         inputs: width of the features.
         size: of the LSTM.
         slots, width, decay, retroactive: of the memory, see `ExternalMemory`.
-        keys: that are read in each step.
+        keys: number of keys that read in each step.
         depth: layers of the LSTM.
 
     Attributes:
-        size: numbers of the result: those of the LSTM, and what was read.
+        size: width of the result: the LSTM's features and the rows read.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class MemoryCore(nn.Module):
         return torch.cat((hidden, found), -1), torch.cat([after[name].flatten(1) for name in self.shapes], -1)
 
     def forward(self, features: Tensor, state: Tensor | None, episode_end: Tensor | None = None) -> Tensor:
-        """Return features that know what came before; arguments and errors are those of `rlrun.nn.Core`."""
+        """Return features that depend on earlier steps; arguments and errors are those of `rlrun.nn.Core`."""
         if state is None:
             if features.dim() < 3 or features.shape[1] == 1:
                 raise RequestError(STATELESS)

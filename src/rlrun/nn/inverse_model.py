@@ -1,4 +1,4 @@
-"""Features that are learned from the actions between them."""
+"""Features that are learned by predicting the action between two observations."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -29,7 +29,7 @@ class InverseModel(nn.Module):
         inverse: any module from two rows of features [..., 2 F] to a prediction of the action.
 
     Raises:
-        ConfigError: a module makes another number of outputs than it has to.
+        ConfigError: a module has the wrong number of outputs.
 
     Attributes:
         size: F.
@@ -59,10 +59,10 @@ class InverseModel(nn.Module):
         self.tell = self.model(2 * self.size, self.codec.continuous + self.codec.width, inverse, output_gain=0.0)
 
     def model(self, inputs: int, outputs: int, own: nn.Module | None, **options: Any) -> nn.Module:
-        """Return a model of this size, one's own if there is one.
+        """Return a model of this size; `own` if it is given.
 
         Raises:
-            ConfigError: it makes another number of outputs.
+            ConfigError: `own` has another number of outputs.
         """
         if own is None:
             return self._build(inputs, outputs, **options)
@@ -73,7 +73,7 @@ class InverseModel(nn.Module):
     def inverse_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
         """Return the error of the action predicted from features [..., F] around it: [...] (1705.05363 eq. 3).
 
-        Minus the log-probability of choices, half the mean square of numbers.
+        It is minus the log-probability of choices, plus half the mean squared error of numbers.
         """
         prediction = self.tell(torch.cat((before, after), -1))
         numbers, logits = prediction.split((self.codec.continuous, self.codec.width), -1)

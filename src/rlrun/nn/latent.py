@@ -18,18 +18,18 @@ class SharedFeatures(nn.Module):
             raise ConfigError(f"a {kind} has no layers in its encoder here, which this loss could train; {way_out}")
         self.encoder = network.encoder
         self.size = network.encoded
-        self._owner = (network,)  # in a tuple: its other parameters are not those of the term
+        self._owner = (network,)  # in a tuple, so that its other parameters do not belong to the term
 
     def forward(self, observation: Tree) -> Tensor:
         return self._owner[0].encode(observation)
 
 
 class Latent(nn.Module):
-    """Latents [..., Z] of observations [...]: shared features, and a dense layer behind them if it has a width.
+    """Latents [..., Z] of observations [...]: shared features, optionally with a dense layer behind them.
 
     Args:
-        network: whose encoder is shared.
-        projection: width of the dense layer, Z; None = there is none.
+        network: owner of the encoder.
+        projection: width of the dense layer, Z; None = no layer.
 
     Raises:
         ConfigError: the encoder has no layers, or a state.

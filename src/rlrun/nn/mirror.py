@@ -1,4 +1,4 @@
-"""Mirror images of observations and actions: what is right becomes left, and the other way round.
+"""Mirror images of observations and actions, which exchange left and right.
 
 M_o(M_o(s)) = s,  M_a(M_a(a)) = a
 """
@@ -32,7 +32,7 @@ FORMS = "{order: […], sign: […]}, flip, same, or a function {_target_: …, 
 
 
 class Mirror(nn.Module):
-    """Both mirror images of an environment, checked to be their own inverses.
+    """The mirror maps of observations and of actions, checked to be their own inverses.
 
     A leaf is mirrored by one of these:
 
@@ -46,7 +46,7 @@ class Mirror(nn.Module):
 
     Args:
         spaces: of the environment; Box actions lie in [-1, 1].
-        observation: how observations are mirrored; None = nobody knows.
+        observation: how observations are mirrored; None = unknown.
         action: how actions are mirrored.
         place: of both in the config.
 
@@ -75,7 +75,7 @@ class Mirror(nn.Module):
         return self._observation(tree)
 
     def require_observation(self) -> None:
-        """Refuse to do without M_o, with a ConfigError."""
+        """Raise a ConfigError if M_o is unknown."""
         if self._observation is None:
             raise ConfigError(f"{self.place}.observation: wanted how observations are mirrored: {FORMS}")
 
@@ -92,13 +92,13 @@ class Mirror(nn.Module):
 
     @torch.no_grad()
     def choices(self, codec: ActionCodec) -> Tensor:
-        """Return the places [width] of values of choices: `values[..., places]` are those of the mirrored choices.
+        """Return a permutation [width] of choices: `values[..., permutation]` are the values of the mirrored choices.
 
         Raises:
             ConfigError: the image of a decision depends on several decisions.
         """
         offsets = np.cumsum([0, *codec.branches[:-1]])
-        places = torch.full((codec.width,), -1)
+        permutation = torch.full((codec.width,), -1)
         for branch, count in enumerate(codec.branches):
             k = torch.zeros(count, len(codec.branches), dtype=torch.int64)
             k[:, branch] = torch.arange(count)
@@ -106,10 +106,10 @@ class Mirror(nn.Module):
             image = codec.choices(self._action(codec.join(c, k)))
             varies = (image != image[:1]).any(0).nonzero().flatten().tolist() or [branch]
             to = slice(offsets[varies[0]], offsets[varies[0]] + count)
-            if len(varies) > 1 or codec.branches[varies[0]] != count or bool((places[to] >= 0).any()):
+            if len(varies) > 1 or codec.branches[varies[0]] != count or bool((permutation[to] >= 0).any()):
                 raise ConfigError(f"{self.place}.action: the image of decision {branch} is not that of one decision")
-            places[to.start + image[:, varies[0]]] = torch.arange(count) + int(offsets[branch])
-        return places
+            permutation[to.start + image[:, varies[0]]] = torch.arange(count) + int(offsets[branch])
+        return permutation
 
 
 class _Order(nn.Module):
@@ -154,7 +154,7 @@ class _Own(nn.Module):
 
 
 class _Parts(nn.Module):
-    """Each part of a dict by a map of its own."""
+    """A map of a dict, with a map for each part."""
 
     def __init__(self, maps: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -196,7 +196,6 @@ def _leaf(place: str, leaf: Leaf, given: Any) -> nn.Module:
         return _Flip(leaf.picture.rows + 1 - len(leaf.shape))
     if not isinstance(given, Mapping) or not given or given.keys() - {"order", "sign"}:
         raise ConfigError(f"{place}: wanted {FORMS}; got {shown(given)}")
-    alone = isinstance(leaf, Discrete)
     size = leaf.size if isinstance(leaf, Discrete) else leaf.shape[-1] if leaf.shape else 0
     if not size:
         raise ConfigError(f"{place}: {describe(leaf)} has no axis of entries; a function mirrors it")
@@ -215,11 +214,11 @@ def _leaf(place: str, leaf: Leaf, given: Any) -> nn.Module:
             raise ConfigError(f"{place}.sign[{i}]: {sign[i]}, but {partner} has {sign[partner]}; wanted equal ones")
         if sign[i] < 0 and not (isinstance(leaf, Box) and np.dtype(leaf.dtype).kind in "fi"):
             raise ConfigError(f"{place}.sign[{i}]: {describe(leaf)} has no negative numbers; a function mirrors it")
-    places = torch.tensor(order)
-    if alone:
-        return _Choices(places, None)
+    indices = torch.tensor(order)
+    if isinstance(leaf, Discrete):
+        return _Choices(indices, None)
     signs = torch.tensor(sign, dtype=getattr(torch, leaf.dtype)) if min(sign) < 0 else None
-    return _Order(places, signs)
+    return _Order(indices, signs)
 
 
 def _entries(place: str, given: Any, size: int, leaf: Leaf) -> list[int]:
@@ -232,10 +231,10 @@ def _entries(place: str, given: Any, size: int, leaf: Leaf) -> list[int]:
 
 
 def _require_inverse(place: str, space: Space, function: Callable[[Tree], Tree]) -> None:
-    """Refuse a map of which two do not give random values of the space back."""
-    dice = np.random.default_rng(0)
+    """Refuse a map that is not its own inverse on random values of the space."""
+    generator = np.random.default_rng(0)
     named = [*leaves(space)]
-    values = tree_of(space, [torch.as_tensor(_random(dice, leaf)) for _, leaf in named])
+    values = tree_of(space, [torch.as_tensor(_random(generator, leaf)) for _, leaf in named])
     try:
         with torch.no_grad():
             once = leaves_of(space, function(values))
@@ -259,12 +258,12 @@ def _require_inverse(place: str, space: Space, function: Callable[[Tree], Tree])
             raise ConfigError(f"{where}: entry {wrong[0][1]} mirrored twice, {came}; a mirror is its own inverse")
 
 
-def _random(dice: np.random.Generator, leaf: Leaf) -> Array:
+def _random(generator: np.random.Generator, leaf: Leaf) -> Array:
     """Return random values [8, *shape] of a leaf; numbers lie in [-1, 1]."""
     shape = (8, *leaf.shape)
     if not isinstance(leaf, Box):
         choices = np.array(leaf.choices).reshape(leaf.shape)
-        return dice.integers(0, choices, shape).astype(leaf.dtype)
+        return generator.integers(0, choices, shape).astype(leaf.dtype)
     if np.dtype(leaf.dtype).kind == "f":
-        return dice.uniform(-1.0, 1.0, shape).astype(leaf.dtype)
-    return dice.integers(0, 2, shape).astype(leaf.dtype)
+        return generator.uniform(-1.0, 1.0, shape).astype(leaf.dtype)
+    return generator.integers(0, 2, shape).astype(leaf.dtype)

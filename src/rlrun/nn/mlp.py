@@ -1,7 +1,7 @@
-"""Dense layers one after the other, and how the weights of a network begin.
+"""Dense layers one after the other, and initializers of a network's weights.
 
-An initializer is a function of one layer; it leaves alone what it does not know. In config it is
-a name, `default`, `orthogonal`, `xavier` or `normal`, or such a function.
+An initializer is a function of one layer; it skips layers of unknown types. In config it is a name, `default`,
+`orthogonal`, `xavier` or `normal`, or such a function.
 """
 
 import math
@@ -35,7 +35,7 @@ _DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 def activation_module(activation: Activation) -> nn.Module:
-    """Return a new activation by its name, or by the class (or partial) itself.
+    """Return a new activation module, from its name or its class (or partial).
 
     Raises:
         ConfigError: there is no activation of that name.
@@ -47,21 +47,21 @@ def activation_module(activation: Activation) -> nn.Module:
 
 
 def orthogonal_(layer: nn.Module, gain: float = math.sqrt(2.0)) -> None:
-    """Orthogonal weights, zero bias."""
+    """Initialize a layer with orthogonal weights and zero bias."""
     if isinstance(layer, _DENSE):
         nn.init.orthogonal_(layer.weight, gain)
         _zero_bias(layer)
 
 
 def xavier_uniform_(layer: nn.Module, gain: float = 1.0) -> None:
-    """Uniform weights whose spread keeps the variance of values and gradients, zero bias."""
+    """Initialize a layer with uniform weights that keep the variance of values and gradients, and zero bias."""
     if isinstance(layer, _DENSE):
         nn.init.xavier_uniform_(layer.weight, gain)
         _zero_bias(layer)
 
 
 def normal_(layer: nn.Module, std: float = 0.01) -> None:
-    """Normal weights, zero bias."""
+    """Initialize a layer with normal weights and zero bias."""
     if isinstance(layer, _DENSE):
         nn.init.normal_(layer.weight, 0.0, std)
         _zero_bias(layer)
@@ -93,7 +93,7 @@ def _zero_bias(layer: nn.Linear | nn.Conv1d | nn.Conv2d) -> None:
 
 
 class Dense(nn.Sequential):
-    """Layers one after the other; with bf16, all but a dense layer at the end compute in bfloat16."""
+    """Layers one after the other; with bf16, all but a last dense layer compute in bfloat16."""
 
     def forward(self, value: Tensor) -> Tensor:
         if not precision.is_mixed():
@@ -118,9 +118,9 @@ def _widest(layers: Sequence[nn.Module]) -> int:
 class MLP(Dense):
     """Dense layers with an activation after each but the last: [..., inputs] -> [..., outputs].
 
-    With an `output_gain` the last layer begins orthogonal with that gain and without bias, whatever `init` says.
-    Hidden layers may lack a `bias`, and have a norm over their numbers or, by `batch_norm`, over the rows of a batch;
-    `output_bias`, `output_norm` and `output_activation` are of the last layer.
+    With an `output_gain` the last layer begins orthogonal with that gain and zero bias, in place of `init`. `bias`,
+    `layer_norm` and `batch_norm` (over the rows of a batch) are of hidden layers; `output_bias`, `output_norm` and
+    `output_activation` of the last layer.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class MLP(Dense):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Begin as `init` and `output_gain` say; call those of the layers before, where weights are drawn anew."""
+        """Apply `init` and `output_gain`; to draw all weights again, call `reset_parameters` of the layers first."""
         self.apply(initializer(self.init))
         if self.output_gain is not None:
             *_, last = (layer for layer in self if isinstance(layer, nn.Linear))
@@ -158,14 +158,14 @@ class MLP(Dense):
 
 
 def require_widths(place: str, hidden: Any) -> None:
-    """Refuse what is no list of widths of layers, with a ConfigError; an empty one is a list."""
+    """Raise a ConfigError unless `hidden` is a list of widths of layers, which may be empty."""
     entries = hidden if isinstance(hidden, Sequence) and not isinstance(hidden, str) else [None]
     if not all(isinstance(width, int) and not isinstance(width, bool) and width >= 1 for width in entries):
         raise ConfigError(f"{place}: wanted a list of whole numbers from 1, got {shown(hidden)}")
 
 
 def require_no_batch_norm(network: nn.Module, place: str) -> None:
-    """Refuse norms over rows, which have no derivative of one row alone, with a ConfigError."""
+    """Raise a ConfigError for batch norms: the derivative of one row would depend on the others."""
     if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) for module in network.modules()):
         raise ConfigError(f"{place}: wanted derivatives row by row, and batch_norm mixes rows; layer_norm does not")
 
@@ -201,9 +201,9 @@ _OF_TYPES = re.compile(r"dtype|scalar type|\btype \(|\b(Byte|Char|Short|Int|Long
 
 
 def as_numbers(reason: str, shapes: Iterable[tuple[str, Sequence[int]]]) -> str:
-    """Return what a module is called with, and how it reads inputs of other types, as the end of a message.
+    """Return the end of a message: the module's inputs, and a conversion to floats if their types are the cause.
 
-    reason: why it failed; shapes: the type and the shape of each input, with "B" for the number of rows.
+    reason: why it failed; shapes: type and shape of each input, without the number of rows.
     """
     entries = [(dtype, ", ".join(("B", *map(str, shape)))) for dtype, shape in shapes]
     gets = "; it gets " + " and ".join(f"{dtype} [{sizes}]" for dtype, sizes in entries)
@@ -215,7 +215,7 @@ def as_numbers(reason: str, shapes: Iterable[tuple[str, Sequence[int]]]) -> str:
 
 @contextmanager
 def probing(module: nn.Module) -> Iterator[None]:
-    """Let a module be called for the sizes of its outputs, in evaluation mode: its statistics begin with training."""
+    """Call a module for the sizes of its outputs: without gradients, in evaluation mode, which keeps its statistics."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:
@@ -227,12 +227,12 @@ def probing(module: nn.Module) -> Iterator[None]:
 
 
 def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
-    """Return how many numbers a module makes of each of two rows of inputs; lazy layers take their sizes from these.
+    """Return the number of outputs of a module for each of two rows; lazy layers take their sizes from the inputs.
 
     place: of the module, for messages.
 
     Raises:
-        ConfigError: it is no module, does not take these inputs, or makes no numbers [2, …] of them.
+        ConfigError: it is not a module, refuses these inputs, or does not return floating numbers [2, …].
     """
     if not isinstance(module, nn.Module):
         example = "{_target_: torch.nn.LazyLinear, out_features: 32}"

@@ -1,4 +1,4 @@
-"""The networks of MuZero: what observations and imagined actions lead to, as latents, and what these predict."""
+"""The networks of MuZero: representation, dynamics and prediction of latents."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,13 +19,13 @@ from rlrun.nn.value_heads import TwoHot, ValueHead
 
 
 class Predictions(NamedTuple):
-    """What latents predict; a part that the network has not is None.
+    """Predictions from latents; None for a part that the network lacks.
 
     value: outputs of the value head [..., N].
-    policy: parameters of the distribution over actions [..., P], which the network's `head` reads; of one choice
-        logits of all actions.
+    policy: parameters of the distribution over actions [..., P], which the network's `head` reads; logits where actions
+        are a single choice.
     reward: outputs of the reward head [..., N'], of the action that led to the latent.
-    ended: logit of an end of the episode there [...].
+    ended: logit of the episode's end there [...].
     """
 
     value: Tensor
@@ -39,25 +39,25 @@ class MuZeroNetwork(nn.Module):
 
         latent_0 = h(observation),   latent_k = g(latent_k-1, action),   predictions_k = f(latent_k)
 
-    Latents are rows of numbers, brought to [0, 1] by the least and the largest of each row. Predictions begin as zeros
-    of the policy, and as values around 0.
+    Latents are rows of numbers, scaled to [0, 1] by the minimum and maximum of each row. At first the policy's outputs
+    are 0 and values are around 0.
 
     Args:
         spaces: of the environment.
         latent: numbers of a latent, Z.
         hidden: widths of the layers of h behind the encoder.
         representation: a module of your own from observations to Z numbers in place of both, or a recipe of it.
-        dynamics: widths of the layers of g; or a recipe of a module of your own, which gets `inputs`, the numbers of a
-            latent and of an action, its choices one-hot, and `outputs`, Z.
+        dynamics: widths of the layers of g; or a recipe of a module of your own. It gets `inputs`, the size of a latent
+            and an action with one-hot choices, and `outputs`, Z.
         prediction: widths of the layers of f, below one layer for all predictions; or likewise a recipe.
         value_head, reward_head: how returns and rewards are encoded; None = `TwoHot`.
         spread, log_std, distribution, joint_limit: of the policy, see `ActionHead`.
         rewards: rewards are predicted.
         ends: ends of episodes are predicted.
-        end_bias: of the logit of an end, at first.
-        entropy_weight: of the entropy of policies in the loss, at first.
+        end_bias: initial bias of the logit of an end.
+        entropy_weight: initial weight of the policy's entropy in the loss.
         projection: width of the layers by which predicted latents are compared with those of observations (SimSiam,
-            arXiv 2011.10566), or a recipe of such a module, which gets `inputs`; None = there are none.
+            arXiv 2011.10566), or a recipe of such a module, which gets `inputs`; None = no comparison.
         activation, layer_norm: of all layers, as `MLP` takes them.
         encoder: of observations, as `Encoded` takes it.
 
@@ -135,7 +135,7 @@ class MuZeroNetwork(nn.Module):
             self.predictor = MLP(size, size, hidden=[max(size // 2, 1)], **layers)
 
     def last_layers(self) -> list[nn.Linear]:
-        """Return the layers that make the predictions, in their order; none of modules of one's own."""
+        """Return the last layers of the predictions, in their order; empty for modules of one's own."""
         last: Any = self.prediction[-1] if isinstance(self.prediction, MLP) else None
         return [] if last is None else [last]
 
@@ -148,13 +148,13 @@ class MuZeroNetwork(nn.Module):
         return scaled(part_of(self, "dynamics")(torch.cat((latent, action), -1)))
 
     def predict(self, latent: Tensor) -> Predictions:
-        """Return what latents [..., Z] predict."""
+        """Return the predictions from latents [..., Z]."""
         value, policy, reward, ended = torch.split(part_of(self, "prediction")(latent), list(self.widths), -1)
         has_reward, has_end = self.widths[2:]
         return Predictions(value, policy, reward if has_reward else None, ended.squeeze(-1) if has_end else None)
 
     def decoded(self, latent: Tensor) -> Predictions:
-        """Return what latents [..., Z] predict, values and rewards as numbers [...]."""
+        """Return the predictions from latents [..., Z], with values and rewards as numbers [...]."""
         predicted = self.predict(latent)
         reward = None if predicted.reward is None else mean_of(self.reward_head, predicted.reward)
         return predicted._replace(value=mean_of(self.value_head, predicted.value), reward=reward)
@@ -177,7 +177,9 @@ class MuZeroNetwork(nn.Module):
         return torch.stack(latents, 1)
 
     def similarity(self, latent: Tensor, seen: Tensor) -> Tensor:
-        """Return the cosine [...] of predicted latents and those of observations, which are not moved, both [..., Z].
+        """Return the cosine [...] of predicted latents and those of observations, both [..., Z].
+
+        The latter have no gradient.
 
         Raises:
             ConfigError: there is no projection.
@@ -202,7 +204,7 @@ class MuZeroNetwork(nn.Module):
 def _layers(
     name: str, spec: Sequence[int] | Recipe, inputs: int, outputs: int, widths: Sequence[int] = (), **options: Any
 ) -> nn.Module:
-    """Return an MLP of hidden widths, or the module of a recipe, which gets the widths of its outputs, too.
+    """Return an MLP of these hidden widths, or the module of a recipe, which also gets `widths`, those of its outputs.
 
     Raises:
         ConfigError: the module gives another number of outputs.
@@ -217,18 +219,18 @@ def _layers(
 
 
 def mean_of(head: ValueHead, output: Tensor) -> Tensor:
-    """Return the numbers [...] that outputs [..., N] of a value head stand for."""
+    """Return the numbers [...] that outputs [..., N] of a value head encode."""
     return head.mean(output.squeeze(-1) if head.size == 1 else output)
 
 
 def distance_of(head: ValueHead, output: Tensor, target: Tensor) -> Tensor:
-    """Return the loss [...] of outputs [..., N] of a value head by numbers [...]."""
+    """Return the loss [...] of outputs [..., N] of a value head against target numbers [...]."""
     rows = output.reshape(1, -1, head.size)
     rows = rows.squeeze(-1) if head.size == 1 else rows
     return head.distance(rows, target.reshape(-1), huber=None).reshape(target.shape)
 
 
 def scaled(latent: Tensor) -> Tensor:
-    """Return latents [..., Z] between 0 and 1, by the least and the largest number of each row (appendix G)."""
+    """Return latents [..., Z] scaled to [0, 1] by the minimum and maximum of each row (appendix G)."""
     low, high = latent.aminmax(dim=-1, keepdim=True)
     return (latent - low) / (high - low).clamp(min=1e-5)

@@ -1,4 +1,4 @@
-"""MuZero's networks over boards and images: a latent is planes of numbers over cells, by residual convolutions."""
+"""MuZero's networks over boards and images: residual convolutions, with planes over cells as latents."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,30 +16,30 @@ from rlrun.nn.encoders import Recipe, numbers
 from rlrun.nn.mlp import MLP, Activation, activation_module, require_widths
 from rlrun.nn.muzero import MuZeroNetwork
 
-BOARD = 24  # cells a side of the largest board; what is larger is halved
+BOARD = 24  # cells a side of the largest board; larger images are halved
 SIDE = 8  # cells a side of a latent of images, at most
 
 
 class MuZeroMaps(MuZeroNetwork):
     """MuZero's networks, whose latents are maps (Schrittwieser et al. 2020, appendix F).
 
-    A latent has C planes over the cells of a board, or over those of an image that strides have halved. All are brought
-    to [0, 1] together, and all other parts of a run see them as rows of Z = C · H · W numbers. The dynamics see an
-    action as planes: one that marks its cell, where there are as many choices as cells or one more, else a constant
-    plane for each of its numbers. Each kind of prediction has a convolution of 1 × 1 and dense layers.
+    A latent has C planes over the cells of a board, or over those of an image that strides have halved. They are scaled
+    to [0, 1] together. All other parts of a run see latents as rows of Z = C · H · W numbers. The dynamics read an
+    action as planes: one that marks its cell if there are as many choices as cells or one more, else a constant plane
+    for each of its numbers. Each kind of prediction has a convolution of 1 × 1 and dense layers.
 
     Args:
         spaces: of the environment; the observation is one image or board, beside an action mask.
         latent: planes of a latent, C.
         hidden: planes of each residual block of the representation.
-        dynamics: those of the dynamics; or a recipe, as `MuZeroNetwork` takes it.
+        dynamics: planes of each block of the dynamics; or a recipe, as `MuZeroNetwork` takes it.
         prediction: widths of the dense layers of each kind of prediction; or a recipe.
         planes: of the convolution of 1 × 1.
         side: cells of the longer side of a latent, at most; None = those of a board up to 24, otherwise 8.
         options: of `MuZeroNetwork`.
 
     Raises:
-        ConfigError: the observation is no image or board, or a number is out of range.
+        ConfigError: the observation is not an image or board, or a number is out of range.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class MapDynamics(nn.Module):
     """Residual blocks over a latent and an action: [..., inputs] -> [..., C · H · W], both as rows.
 
     Args:
-        inputs: numbers of a latent and of an action.
+        inputs: size of a latent and an action.
         outputs: C · H · W.
         shape: of a latent, (C, H, W).
         blocks: planes of each residual block.
@@ -161,7 +161,7 @@ class MapPrediction(nn.Module):
     Args:
         inputs: numbers of a latent, C · H · W.
         outputs: numbers of all predictions.
-        widths: those of each kind; 0 = it is not predicted.
+        widths: numbers of each kind of prediction; 0 = it is not predicted.
         shape: of a latent, (C, H, W).
         planes: of each convolution.
         activation: of all layers.
@@ -204,7 +204,7 @@ class MapPrediction(nn.Module):
 
 
 def _tower(inputs: int, blocks: Sequence[int], outputs: int, activation: Activation) -> list[nn.Module]:
-    """Return a residual block for each entry, with convolutions where the number of planes changes, and a last one."""
+    """Return residual blocks of these widths, convolutions where the width changes, and a last convolution."""
     layers: list[nn.Module] = []
     for width in blocks:
         layers += [nn.Conv2d(inputs, width, 3, padding=1)] * (width != inputs) + [ResidualBlock(width, activation)]

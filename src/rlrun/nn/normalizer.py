@@ -1,7 +1,7 @@
-"""Running statistics, and normalizing by them.
+"""Running statistics, and normalization by them.
 
-Updating and normalizing are two calls: whoever owns the data updates, whoever looks at it
-normalizes. Everything that was learnt is in buffers, so it is saved, exported and moved like weights.
+Updating and normalizing are separate calls: the owner of the data updates, its readers normalize. All statistics are
+buffers, so they are saved, exported and moved like weights.
 """
 
 from collections.abc import Sequence
@@ -30,14 +30,14 @@ from rlrun.core.typing import Array, Tree
 
 MODES = ("adaptive", "cumulative", "em", "window")
 FORMS = ("standard", "deviation", "rms", "centered")
-EPSILON = 1e-10  # of a variance: what never moved is divided by 1e-5, so clip where it may move later
+EPSILON = 1e-10  # added to a variance: a constant is divided by 1e-5, so clip where it may vary later
 
 
 class Nonnegative(nn.Module):
-    """Refuses loaded counts that no run has.
+    """A module that refuses to load impossible counts.
 
     Attributes:
-        nonnegative: names of its buffers that are from 0, and below 2**62.
+        nonnegative: names of its buffers whose numbers are from 0 to below 2**62.
     """
 
     nonnegative: tuple[str, ...]
@@ -51,17 +51,17 @@ class Nonnegative(nn.Module):
 
 
 class Statistics(nn.Module):
-    """Mean and mean square of one array over updates, and what normalizing by them takes.
+    """Running mean and mean square of one array, with the shift and scale to normalize by.
 
-    Each update counts once, whatever its size, but for mode cumulative. adaptive: update k (from 0) takes the share
-    speed / (speed + k), so an update at time t of T weighs as (t / T) ** (speed - 1); speed 1 is the plain
-    mean of all. cumulative: each element of all updates counts alike. em: an exponential mean of this rate, corrected
-    for its start. window: the mean of the newest `window` updates. None: cumulative where rollouts are taken in,
-    adaptive elsewhere.
+    Modes weigh updates, each counted once, except in mode cumulative. adaptive: update k (from 0) gets the share
+    speed / (speed + k), so an update at time t of T weighs as (t / T) ** (speed - 1); speed 1 is the plain mean of
+    all. cumulative: each element of all updates counts alike. em: an exponential mean of this rate,
+    corrected for its start. window: the mean of the newest `window` updates. None: cumulative for rollouts, adaptive
+    otherwise.
 
     Args:
         shape: of one element.
-        mode: what the statistics are a mean over, see above.
+        mode: how updates are weighed, see above.
         speed: of mode adaptive.
         rate: share of the newest update, of mode em.
         window: updates that count, of mode window.
@@ -69,7 +69,7 @@ class Statistics(nn.Module):
     """
 
     moments: Tensor  # [2, *shape] mean and mean square
-    recent: Tensor  # [window, 2, *shape], or [0] where there is no window
+    recent: Tensor  # [window, 2, *shape], or [0] without a window
     shift: Tensor  # [*shape], like scale: normalized = (x - shift) * scale
     scale: Tensor
 
@@ -92,9 +92,9 @@ class Statistics(nn.Module):
         self.register_buffer("scale", torch.ones(self.shape))
 
     def update(self, value: Tensor, *, rollout: bool = False) -> None:
-        """Take in elements [..., *shape] of all ranks; none at all change nothing.
+        """Update by elements [..., *shape] of all ranks; nothing changes if there are none.
 
-        rollout: whether they are all that was seen since the update before, which no other update holds.
+        rollout: True if they are all elements since the last update, each of them once.
         """
         moments = self.moments
         elements = value.shape[: value.dim() - len(self.shape)].numel()
@@ -113,7 +113,7 @@ class Statistics(nn.Module):
         self._set_form()
 
     def _set_form(self) -> None:
-        """Set what normalizing takes, from the moments."""
+        """Set shift and scale from the moments."""
         mean, square = self.moments.unbind()
         if self.form in ("standard", "centered"):
             self.shift.copy_(mean)
@@ -123,27 +123,27 @@ class Statistics(nn.Module):
             self.scale.copy_(square.add(EPSILON).rsqrt_())
 
     def _share(self, count: int, rollout: bool) -> float:
-        """The share of the newest update, of `count` elements, in the average."""
+        """Return the share of the newest update, of `count` elements, in the average."""
         if self.mode == "cumulative" or (self.mode is None and rollout):
             return count / self.elements
         if self.mode in (None, "adaptive"):
             return self.speed / (self.speed + self.updates)
-        return self.rate / (1.0 - (1.0 - self.rate) ** (self.updates + 1))  # what a zero start lacks is divided out
+        return self.rate / (1.0 - (1.0 - self.rate) ** (self.updates + 1))  # corrects for the start at zero
 
     def _slide(self, newest: Tensor) -> None:
         window = len(self.recent)
-        place, count = self.updates % window, min(self.updates, window)
-        total = self.moments * count + newest - self.recent[place]
-        self.recent[place] = newest
-        # summed again once a round, so that rounding errors do not accumulate
-        again = place == window - 1
-        self.moments.copy_(self.recent.mean(0) if again else total / min(count + 1, window))
+        slot, count = self.updates % window, min(self.updates, window)
+        total = self.moments * count + newest - self.recent[slot]
+        self.recent[slot] = newest
+        # computed in full once a round, so that rounding errors do not accumulate
+        full = slot == window - 1
+        self.moments.copy_(self.recent.mean(0) if full else total / min(count + 1, window))
 
     def get_extra_state(self) -> list[int]:
         return [self.updates, self.elements]
 
     def set_extra_state(self, state: Any) -> None:
-        self.updates, self.elements = state if isinstance(state, list) else (int(state), 0)  # as older versions had it
+        self.updates, self.elements = state if isinstance(state, list) else (int(state), 0)  # of older versions
         self.shift.zero_()  # this state is loaded last; that of a parent run may have another form
         self.scale.fill_(1.0)
         if self.updates:
@@ -153,24 +153,24 @@ class Statistics(nn.Module):
 class Normalizer(nn.Module):
     """Normalize the numbers of a tree by running statistics of each of its elements.
 
-    standard: (x - mean) / deviation; deviation: x / deviation; rms: x / root mean square; centered: x - mean. Before
-    the first update nothing is changed. Leaves that are not chosen pass as they are.
+    standard: (x - mean) / deviation; deviation: x / deviation; rms: x / root mean square; centered: x - mean. Numbers
+        pass unchanged before the first update, and other leaves always.
 
     Args:
-        space: what is normalized: spaces (their observation), a space, or the shape of an array.
-        leaves: chosen paths, as in "camera.position"; null = every Box but images.
-        mode: what the statistics are a mean over: adaptive, cumulative, em or window (see `Statistics`);
-            null = cumulative of rollouts, adaptive of samples.
+        space: spaces (their observation), a space, or the shape of an array.
+        leaves: paths to normalize, such as "camera.position"; null = every Box but images.
+        mode: how updates are weighed: adaptive, cumulative, em or window (see `Statistics`); null = cumulative for
+            rollouts, adaptive for samples.
         speed: of mode adaptive.
         rate: of mode em.
         window: updates that mode window looks back.
         form: standard, deviation, rms or centered.
         clip: largest size of a normalized number; null = none.
-        needed: False: where there is nothing to choose, everything passes as it is.
+        needed: False = a space without a leaf to normalize is accepted, and passes unchanged.
 
     Raises:
-        ConfigError: a setting has no meaning.
-        SpaceError: a chosen leaf is not there or no Box, or there is none to choose.
+        ConfigError: a setting is out of range.
+        SpaceError: a chosen leaf is missing or not a Box, or there is nothing to normalize.
     """
 
     def __init__(
@@ -207,17 +207,17 @@ class Normalizer(nn.Module):
 
     @property
     def updates(self) -> int:
-        """How often `update` was called."""
+        """Number of updates."""
         return self._by_path[self.leaves[0]].updates if self.leaves else 0
 
     @property
     def scale(self) -> Tensor:
-        """What numbers of the first leaf are multiplied by, [*shape]."""
+        """Scale of the first leaf, [*shape]."""
         return self._by_path[self.leaves[0]].scale
 
     @torch.no_grad()
     def update(self, tree: Tree, valid: Tensor | None = None, *, rollout: bool = False) -> None:
-        """Learn from a tree of tensors [..., *shape]; `valid` [...] tells which of them count; see `Statistics`."""
+        """Update the statistics by a tree of tensors [..., *shape]; `valid` [...] flags the elements that count."""
         for path, statistics in self._by_path.items():
             value: Tensor = reduce(getitem, path.split(".") if path else (), tree)
             statistics.update(value if valid is None else value[valid], rollout=rollout)
@@ -240,7 +240,7 @@ class Normalizer(nn.Module):
 class ReturnNormalizer(Normalizer):
     """Divide rewards by the deviation of the running discounted return, as VecNormalize of stable-baselines3 does.
 
-    In each environment G ← γ G + r, and 0 behind the end of an episode. Every G of the run counts alike.
+    In each environment G ← γ G + r, and 0 after the end of an episode. Every G of the run counts alike.
 
     Args:
         discount: γ.
@@ -257,7 +257,7 @@ class ReturnNormalizer(Normalizer):
         self.running = np.zeros(num_envs)
 
     def advance(self, reward: Array, episode_end: Array, valid: Array, env: Array) -> None:
-        """Learn from steps [n, T] of environments [n] in the order of time; valid [n, T]: those that were made."""
+        """Update by steps [n, T] of environments [n] in order of time; valid [n, T] flags the real steps."""
         running, returns = self.running[env], np.zeros(reward.shape)
         for at in range(reward.shape[1]):
             counts = valid[:, at]
@@ -271,7 +271,7 @@ class ReturnNormalizer(Normalizer):
         return self.running.tolist()  # type: ignore[no-any-return]
 
     def set_extra_state(self, state: Any) -> None:
-        if len(state) == len(self.running):  # otherwise all of them begin at 0
+        if len(state) == len(self.running):  # with another number of environments all begin at 0
             self.running = np.array(state)
 
 

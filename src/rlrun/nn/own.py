@@ -1,4 +1,4 @@
-"""A user's plain module in the place of a network's encoder and layers."""
+"""Plain modules of a user in place of a network's encoder and layers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +13,15 @@ Layers = nn.Module | Callable[..., nn.Module]  # a module, or a recipe of one
 
 
 class OwnLayers(nn.Module):
-    """A module of one's own. It returns rows [B, F]; several outputs, such as (mean, log_std), side by side.
+    """A user's module, with checked outputs [B, F]; several outputs, such as (mean, log_std), are concatenated.
 
     Args:
         layers: the module or a recipe of it.
-        behind: the width of the last of several outputs, 0 for any; None = there is one output.
-        hint: at the end of the message about several outputs.
+        behind: width of the last of several outputs, 0 for any; None = only one output is allowed.
+        hint: appended to the message about several outputs.
 
     Raises:
-        ConfigError: called, the module gives something else, or another number of rows.
+        ConfigError: a call of the module returns something else, or another number of rows.
     """
 
     def __init__(self, layers: Layers, *, behind: int | None = None, hint: str = "") -> None:
@@ -59,10 +59,10 @@ class OwnLayers(nn.Module):
 
 
 class OwnMembers(nn.ModuleList):
-    """M modules of one's own: [B, …] -> [M, B, F].
+    """M modules of a user as an ensemble: [B, …] -> [M, B, F].
 
     Raises:
-        ConfigError: one module shall be several members.
+        ConfigError: a single module is given for several members.
     """
 
     def __init__(self, layers: Layers, members: int) -> None:
@@ -77,7 +77,7 @@ class OwnMembers(nn.ModuleList):
 
 
 class Columns(nn.Module):
-    """The columns from `first` to `last` of rows [..., F], in the place of a last layer."""
+    """Columns `first` to `last` of rows [..., F], in place of a last layer."""
 
     def __init__(self, first: int, last: int | None) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def require_outputs(got: int, wanted: dict[int, str], network: Layers) -> None:
 
     Args:
         got: F.
-        wanted: meanings of the numbers of outputs that fit.
+        wanted: accepted number of outputs -> its meaning.
         network: the module or its recipe, for the message.
 
     Raises:

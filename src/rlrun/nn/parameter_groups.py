@@ -1,4 +1,4 @@
-"""Parameter groups of an optimizer, by the modules that hold parameters and by the names of these."""
+"""Parameter groups of an optimizer, chosen by the classes of modules and by the names of parameters."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +17,10 @@ CHOICE = ("modules", "names", "exclude")
 
 
 class Choice(NamedTuple):
-    """What chooses parameters of a network.
+    """A user's choice of parameters of a network.
 
     texts: names and patterns that a user wrote.
-    matches: whether a parameter fits.
+    matches: whether any parameter fits.
     known: names of the parameters and of the modules around them.
     """
 
@@ -38,19 +38,19 @@ def grouped(
 ) -> torch.optim.Optimizer:
     """Return an optimizer of a network's parameters, in groups with settings of their own.
 
-    Of several groups that a parameter fits, the settings of later ones count. A schedule changes all learning rates by
-    the same factor. Parameters of a group with an optimizer of its own are stepped by that one.
+    If a parameter fits several groups, later groups override the settings of earlier ones. A schedule changes all
+    learning rates by the same factor. A group's own optimizer steps its parameters.
 
     Args:
-        network: is trained.
+        network: to train.
         optimizer: a partial of one of `torch.optim`.
         groups: by name, `modules` (classes of the modules that hold its parameters), `names` and `exclude` (patterns of
-            names on the path to a parameter: one part of it, or several that follow one another), settings such as
-            `weight_decay`, and `optimizer`, another partial, whose learning rate is this one's unless it has its own.
-        settings: of parameters that fit no group with others; an optimizer of a group has its own.
+            one part, or several successive parts, of a parameter's path), settings such as `weight_decay`, and
+            `optimizer`, another partial; its learning rate is this one's unless it has its own.
+        settings: of the optimizer; groups may override them.
 
     Raises:
-        ConfigError: a group has a setting that the optimizer does not have, or something else is no list or dict.
+        ConfigError: the optimizer lacks a group's setting, or an entry is not the list or dict that it should be.
     """
     require_recipe(optimizer)
     for name, group in groups.items():
@@ -106,17 +106,17 @@ def retuned(
 ) -> torch.optim.Optimizer:
     """Return an optimizer of a network like another one, with some settings of its own, such as its learning rate.
 
-    A schedule of the run's learning rate changes this one by the same factor, `rate_factor` of the run's.
+    A schedule of the run's learning rate also applies to this one, times `rate_factor`.
 
     Args:
-        network: is trained.
+        network: to train.
         optimizer: the other one, a partial; groups of `grouped` choose parameters of this network, too.
         differences: settings in which additions differ from it, `optimizer.additions` of a config.
-        fused: False = one step takes several kernels, also if the other one is fused; it rounds in another way.
+        fused: False = one step takes several kernels, also if the other one is fused; it rounds differently.
         settings: of this optimizer alone.
 
     Raises:
-        ConfigError: there is no other one.
+        ConfigError: `optimizer` is not a recipe of one.
     """
     require_recipe(optimizer)
     if "lr" in settings:
@@ -135,7 +135,7 @@ def optimizer_of(network: nn.Module, optimizer: Callable[..., torch.optim.Optimi
     """Return an optimizer of the parameters of a network that need a gradient.
 
     Raises:
-        ConfigError: `optimizer` is no recipe of one.
+        ConfigError: `optimizer` is not a recipe of one.
     """
     require_recipe(optimizer)
     if getattr(optimizer, "func", None) in (grouped, retuned):
@@ -149,10 +149,10 @@ def _built(
     groups: Mapping[str, Mapping[str, Any]],
     settings: Mapping[str, Any],
 ) -> torch.optim.Optimizer:
-    """Return the optimizer of parameters, by the groups that they fit: several as one, if a group has its own.
+    """Return one optimizer of all groups; it combines several where a group has its own.
 
     Raises:
-        ConfigError: a group has a setting that its optimizer does not have.
+        ConfigError: the optimizer of a group lacks one of its settings.
     """
     parts: dict[int, tuple[Any, list[dict[str, Any]]]] = {id(optimizer): (optimizer, [])}  # by the recipe's id
     recipes = {name: {id(group.get("optimizer", optimizer))} for name, group in groups.items()}
@@ -178,7 +178,7 @@ def _built(
                 raise ConfigError(f"groups.{name}: {type(result).__name__} has no setting '{unknown[0]}'{hint}")
     for result in built.values():
         taken = inspect.signature(type(result)).parameters.keys() - {"params"}
-        # torch checks the settings of an optimizer, and not those of a group
+        # torch checks the settings of an optimizer, but not those of a group
         for part in (part for part in result.param_groups if part.get("name")):
             try:
                 build_optimizer(type(result), part["params"], **{name: part[name] for name in taken & part.keys()})
@@ -203,7 +203,7 @@ def _fits(group: Mapping[str, Any], paths: Sequence[str], kinds: set[str]) -> bo
 
 
 def _named(patterns: Sequence[str], paths: Sequence[str]) -> bool:
-    """Return True if a pattern fits parts that follow one another on one of the paths."""
+    """Return True if a pattern fits successive parts of one of the paths."""
     texts = set()
     for parts in (path.split(".") for path in paths):
         ends = range(1, len(parts) + 1)

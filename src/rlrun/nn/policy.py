@@ -25,12 +25,11 @@ from rlrun.ops.distributions import normal_like
 class SquashedGaussian(EncodedMLP):
     """The policy of soft actor-critic over all Box leaves of the action space (arXiv:1801.01290).
 
-    Calling it draws an action part c [B, A] in [-1, 1] and its log_prob [B], with gradients through
-    the draw.
+    A call draws an action part c [B, A] in [-1, 1] and returns its log_prob [B], too, with gradients through the draw.
 
     Args:
         spaces: of the environment.
-        log_std: its bounds.
+        log_std: bounds of log_std.
         distribution: squashed by tanh, or truncated to [-1, 1]; see `rlrun.ops.distributions`.
         options: of `EncodedMLP`.
 
@@ -68,7 +67,7 @@ class SquashedGaussian(EncodedMLP):
         return self.distribution.action(mean, log_std, normal_like(mean))
 
     def normal(self, observation: Tree) -> tuple[Tensor, Tensor]:
-        """Return mean and log_std [B, A] of the normal; the mean is that before the tanh."""
+        """Return mean and log_std [B, A] of the normal, before the tanh."""
         mean, log_std = part_of(self, "layers")(self.encode(observation)).chunk(2, -1)
         return mean, log_std.clamp(self.lowest, self.highest)
 
@@ -86,11 +85,11 @@ class SquashedGaussian(EncodedMLP):
 
 
 class DeterministicPolicy(EncodedMLP, Remembering):
-    """μ(s) over all Box leaves of the action space (arXiv 1509.02971): calling it gives c [B, A] in [-1, 1].
+    """The policy μ(s) over all Box leaves of the action space (arXiv 1509.02971): a call returns c [B, A] in [-1, 1].
 
     Args:
         spaces: of the environment.
-        layers: a module of your own, which gives c itself; None = dense layers and tanh.
+        layers: a module of your own, which returns c itself; None = dense layers and tanh.
         options: of `EncodedMLP`.
 
     Raises:
@@ -120,33 +119,32 @@ class DeterministicPolicy(EncodedMLP, Remembering):
         return Heads(self(observation), None, None)
 
     def act(self, observation: Tree, explore: bool = False) -> Tree:
-        """Return the action; the same whether one explores or not."""
+        """Return the action; `explore` changes nothing."""
         return self.codec.join(self(observation), None)
 
 
 class Policy(Remembering):
     """A stochastic policy for any action space: a Gaussian within the bounds of Box leaves, categorical for choices.
 
-    The parts of an action are drawn independently given the observation. It begins near the center
-    of the space and near uniform choices (`output_gain`).
+    The parts of an action are drawn independently given the observation. Initial actions are near the center of the
+    space, and initial choices nearly uniform (`output_gain`).
 
-    With a `core` it remembers its episode: `heads` wants the state before single steps or windows, and `advance` acts
-    in place of `act`.
+    With a `core` it is recurrent: `heads` takes the state before single steps or windows, and `advance` replaces `act`.
 
     Args:
         spaces: of the environment.
         hidden: widths of the layers.
         core: a recurrent layer behind them: gru or lstm; None = none.
         core_size: its width.
-        output_gain: of the last layer at the beginning.
+        output_gain: initial gain of the last layer.
         spread: of the continuous part: by "observation" or "free", see `ActionHead`.
-        log_std: where it begins.
+        log_std: initial log_std.
         distribution: of the continuous part, see `ActionHead`.
         activation, layer_norm, init: of the layers, as `MLP` takes them.
         joint_limit: of `ActionCodec`.
         encoder: of observations, as `rlrun.nn.Encoded` takes it.
-        layers: a module of your own in place of all layers, or a recipe of it: it gives means of the Box leaves, with
-            or without log_std behind, then logits of choices, then what a subclass adds.
+        layers: a module of your own in place of all layers, or a recipe of it: it returns means of the Box leaves,
+            optionally log_std, then logits of choices, then the outputs that a subclass adds.
 
     Raises:
         SpaceError: the action space has a Box without bounds.
@@ -173,7 +171,7 @@ class Policy(Remembering):
         super().__init__()
         require_bounded(spaces.action, type(self).__name__)
         self.own = layers is not None
-        self.outputs = ""  # of a module of one's own, as they are read
+        self.outputs = ""  # describes the outputs of a module of one's own
         if layers is not None:
             require_alone(encoder, core)
             hidden, encoder = (), OwnLayers(layers, behind=self.further)
@@ -196,11 +194,11 @@ class Policy(Remembering):
 
     @property
     def further(self) -> int:
-        """How many numbers a module of one's own gives behind the policy's."""
+        """Number of outputs that a module of one's own adds after the policy's."""
         return 0
 
     def _head_of_own(self, spaces: Spaces, layers: Layers, options: dict[str, Any]) -> ActionHead:
-        """Return the head that reads the outputs of a module of one's own: with as many log_std as there are."""
+        """Return the head that reads the outputs of a module of one's own, with or without log_std among them."""
         codec, value = ActionCodec(spaces, joint_limit=options["joint_limit"]), self.further
         behind = f", then {value} of value" if value else ""
         count = codec.continuous + codec.width + value
@@ -209,7 +207,7 @@ class Policy(Remembering):
             means = f"{codec.continuous} means, {codec.continuous} log_std and {codec.width} logits"
             wanted[count + codec.continuous] = f"{means}{behind}"
         require_outputs(self.trunk.size, wanted, layers)
-        with probing(self):  # another number of rows than outputs, so that one is not taken for the other
+        with probing(self):  # rows and outputs differ in number, so that swapping them is noticed
             rows = self.trunk(zeros(spaces.observation, self.trunk.size + 1))
         logits = rows[:, self.trunk.size - value - codec.width : self.trunk.size - value]
         if any(is_distribution(part) for part in logits.split(codec.branches, -1)):
@@ -249,21 +247,21 @@ class Policy(Remembering):
 
 
 def is_distribution(rows: Tensor) -> bool:
-    """Return True if each row [B, K] of several choices looks like probabilities: no negative one, and their sum 1."""
+    """Return True if each row [B, K] of several choices looks like probabilities: nonnegative, with sum 1."""
     return rows.shape[-1] > 1 and bool((rows >= 0).all() and ((rows.sum(-1) - 1).abs() < 1e-4).all())
 
 
 class Temperature(nn.Module):
-    """α of the continuous part and of the discrete choices, learned on a log scale.
+    """The temperatures α of the continuous part and of the discrete choices, learned on a log scale.
 
     Args:
         spaces: of the environment.
-        initial: α to start from.
-        largest: upper bound on α; None = free.
-        epistemic: given, nothing is learned: α of an action is this number times how far critics lie apart on it.
+        initial: initial α.
+        largest: upper bound on α; None = unbounded.
+        epistemic: α of an action is this number times the deviation of its values over critics, and is not learned.
 
     Raises:
-        ConfigError: `epistemic` is no number above 0.
+        ConfigError: `epistemic` is not a number above 0.
     """
 
     def __init__(
@@ -281,42 +279,42 @@ class Temperature(nn.Module):
         self.largest = None if largest is None else math.log(largest)
         self.epistemic = epistemic
         first = math.log(initial if largest is None else min(initial, largest))
-        # [parts]; kept where nothing is learned, too, so that runs of either kind can begin from the other's networks
+        # [parts]; also kept where nothing is learned, so that runs of either kind can begin from the other's networks
         self.log = nn.Parameter(torch.full((len(self.parts),), first), requires_grad=epistemic is None)
 
     def of(self, part: str) -> Tensor:
         """Return α of a part ("continuous" or "discrete"), without gradient.
 
         Raises:
-            ConfigError: there is not one α for all actions.
+            ConfigError: α depends on the action.
         """
         if self.epistemic is not None:
             raise ConfigError("algorithm.temperature.epistemic is for algorithm=dsac and doac; leave it away here")
         return self.log.detach()[self.parts.index(part)].exp()
 
     def of_each(self, values: Tensor) -> Tensor:
-        """Return an epistemic α [B] of actions that critics value so, [M, B], without gradient."""
+        """Return the epistemic α [B] of actions from their values [M, B], without gradient."""
         assert self.epistemic is not None
         alpha = self.epistemic * values.detach().std(0)
         return alpha if self.largest is None else alpha.clamp(max=math.exp(self.largest))
 
 
 class SoftPolicy(Remembering):
-    """π(c, k | s), and what acts by it.
+    """The policy π(c, k | s) of soft actor-critic: a Gaussian over c, a softmax of the critics over k.
 
     Args:
         spaces: of the environment.
-        critics: whose minimum defines the discrete choices.
+        critics: their minimum defines the discrete choices.
         temperature: α.
         hidden: widths of the Gaussian's layers.
-        gaussian: a network of your own in its place; called, it gives c [B, A] and log_prob [B].
+        gaussian: a network of your own in its place; a call returns c [B, A] and log_prob [B].
         layers: a module of your own in place of the Gaussian's layers, or a recipe of it: mean and log_std [B, 2 A].
-        prior: a distribution whose log-probability is taken off the policy's wherever that counts
-            (`rlrun.algorithms.actor_critic.prior`); its parameters are not this network's.
+        prior: a distribution whose log-probability is subtracted from the policy's
+            (`rlrun.algorithms.actor_critic.prior`); its parameters do not belong to this network.
         options: of `SquashedGaussian`, such as `init` or `layer_norm`.
 
     Raises:
-        ConfigError: the prior puts choices together in another way.
+        ConfigError: the prior's branches of choices differ from the critics'.
     """
 
     def __init__(
@@ -343,14 +341,14 @@ class SoftPolicy(Remembering):
             gaussian = SquashedGaussian(spaces, hidden=hidden, layers=layers, **options)
         self.gaussian = gaussian if self.codec.continuous else None
         _, self.value_head = value_head_of(critics)
-        self._borrowed = (critics, temperature, prior)  # in a tuple: their parameters are not this network's
+        self._borrowed = (critics, temperature, prior)  # in a tuple, so that their parameters are not this network's
 
     @property
     def prior(self) -> Any:
         return self._borrowed[2]
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of the critics, too: they are a part of what acts."""
+        """Set the mode of the critics, too, as they take part in acting."""
         self._borrowed[0].train(mode)
         return super().train(mode)
 
@@ -358,9 +356,9 @@ class SoftPolicy(Remembering):
         return (self.gaussian, self._borrowed[0])
 
     def continuous(self, observation: Tree, previous: Tree | None = None) -> tuple[Tensor | None, Tensor | None]:
-        """Sample c [B, A] with its log-probability [B], less the prior's; None where there is no continuous part.
+        """Draw c [B, A]; return it and its log-probability [B] less the prior's. None without a continuous part.
 
-        previous: the action before, where a prior looks at it.
+        previous: the action before, for a prior that reads it.
         """
         if self.gaussian is None:
             return None, None
@@ -368,7 +366,7 @@ class SoftPolicy(Remembering):
         return c, log_prob if self.prior is None else log_prob - self.prior(c, previous, observation)
 
     def heads(self, observation: Tree) -> Heads:
-        """Return the distribution of c; that of k belongs to the critics, and a space without c has nothing here."""
+        """Return the distribution of c, empty without a continuous part; that of k comes from the critics."""
         return Heads(None, None, None) if self.gaussian is None else self.gaussian.heads(observation)
 
     def choices(self, values: Tensor, observation: Tree) -> tuple[Tensor, Tensor]:
@@ -401,7 +399,7 @@ class SoftPolicy(Remembering):
     def _drawn(self, gaussian: SquashedGaussian, observation: Tree) -> Tensor:
         if type(gaussian).forward is SquashedGaussian.forward:
             return gaussian.draw(observation)
-        c: Tensor = gaussian(observation)[0]  # one of the user's own: calls are all that it must know
+        c: Tensor = gaussian(observation)[0]  # a user's network needs no method but a call
         return c
 
 
@@ -411,10 +409,10 @@ def _require_unit_range(policy: DeterministicPolicy, spaces: Spaces) -> None:
     Raises:
         ConfigError: it does.
     """
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     space = spaces.observation
     values = [
-        torch.randn(value.shape, generator=dice).mul(1e3).to(value.dtype) if value.is_floating_point() else value
+        torch.randn(value.shape, generator=generator).mul(1e3).to(value.dtype) if value.is_floating_point() else value
         for value in leaves_of(space, zeros(space, 64))
     ]
     with probing(policy):
@@ -426,7 +424,7 @@ def _require_unit_range(policy: DeterministicPolicy, spaces: Spaces) -> None:
 
 
 def require_bounded(space: Space, place: str) -> None:
-    """Refuse Box actions without bounds, in the name of `place`.
+    """Refuse Box actions without bounds; the message begins with `place`.
 
     Raises:
         SpaceError: some Box leaf has an infinite bound.

@@ -1,4 +1,4 @@
-"""Products of networks while they learn: in bfloat16, or in float32 by the faster of two libraries."""
+"""Precision of matrix products in training: bfloat16, or float32 by the faster of two libraries."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -12,14 +12,14 @@ from torch.nn.parameter import is_lazy
 from rlrun.core.errors import ConfigError
 from rlrun.core.machine import cpu_facts, has_bfloat16
 
-# Multiplications a row in the widest hidden layer from which bfloat16 or oneDNN takes less time. Not of the batch: the
-# same rows shall have the same numbers wherever they are learned from.
+# Multiplications a row in the widest hidden layer from which bfloat16 or oneDNN is faster. The size of the batch is
+# left out, so that a row has the same outputs in every batch.
 LARGE = 256 * 128
 ZEN_5 = 26  # family of AMD's first processors with full 512-bit units, of which MKL uses half
 
 
 class _Now:
-    """What networks of one thread learn in; a module's own state, for a compiled loss looks whether it is as it was."""
+    """The current precision of one thread's networks, in an object that a compiled loss can check for changes."""
 
     kind: torch.dtype | None = None
     onednn = False
@@ -31,21 +31,20 @@ _FLOAT32 = nullcontext()
 
 
 class MixedPrecision:
-    """Inside of it, hidden layers of this thread's networks compute as `precision` says.
+    """A context in which hidden layers of this thread's networks compute in a `precision`.
 
     With bf16, products of hidden layers, convolutions and recurrent layers take bfloat16 numbers and add them up in
-    float32. Parameters, gradients and optimizers are float32, and so is all that a network returns: its last layer
-    computes as ever, and so do distributions, losses and targets. Networks whose hidden layers are all narrower than
-    256 x 128 stay float32, for they would take longer.
+    float32. Parameters, gradients, optimizers, last layers, distributions, losses and targets stay float32. Networks
+    whose hidden layers are all narrower than 256 x 128 stay float32, as bfloat16 would be slower.
 
-    With highest, float32 products of wide networks are those of oneDNN, where `onednn_pays` (see `look_at`).
+    With highest, oneDNN makes the float32 products of wide networks, where `onednn_pays` (see `look_at`).
 
-    Acting stands outside of it, so evaluation and exports are float32: one row takes twice to three times as long in
+    Acting is outside of it, so evaluation and exports are float32: one row takes two to three times as long in
     bfloat16.
 
     Args:
-        precision: bf16, or another one, with which nothing changes.
-        device: where networks lie.
+        precision: bf16; others change nothing but the library of products.
+        device: of the networks.
 
     Raises:
         ConfigError: bf16, and the device has no instructions for it.
@@ -55,7 +54,7 @@ class MixedPrecision:
         self.kind = torch.bfloat16 if precision == "bf16" else None
         self.by_onednn = False
         self._may_gain = precision == "highest" and device == "cpu"
-        self._before: list[tuple[torch.dtype | None, bool, int | None]] = []  # of each time that it was entered
+        self._before: list[tuple[torch.dtype | None, bool, int | None]] = []  # a stack: it may be entered again inside
         if self.kind is not None and not has_bfloat16(device):
             raise ConfigError(
                 f"precision=bf16: {device} of this machine has no bfloat16 instructions and would be slower with it; "
@@ -63,7 +62,7 @@ class MixedPrecision:
             )
 
     def look_at(self, parts: Iterable[object]) -> None:
-        """Multiply by oneDNN from now on if a network among the parts is wide and the processor gains by it."""
+        """Use oneDNN from now on if a network among the parts is wide and the processor gains by it."""
         parameters = (parameter for part in parts if isinstance(part, nn.Module) for parameter in part.parameters())
         matrices = (weight.shape[-2:] for weight in parameters if not is_lazy(weight) and weight.dim() > 1)
         self.by_onednn = self._may_gain and any(a * b >= LARGE for a, b in matrices) and onednn_pays()
@@ -92,7 +91,7 @@ def _by_mkl(_: object = None) -> None:
 
 @cache
 def onednn_pays() -> bool:
-    """Return True on an AMD processor from Zen 5 on, where oneDNN takes half of MKL's time, and is as exact.
+    """Return True if oneDNN is as exact as MKL and faster: on AMD processors from Zen 5 on it takes half the time.
 
     torch multiplies by MKL on a CPU, and lets oneDNN do it with "medium". Both are float32 there. On processors with
     AMX, and maybe in other versions of torch, oneDNN would round to bfloat16: so the error of one product is compared.
@@ -113,14 +112,14 @@ def onednn_pays() -> bool:
 
 
 def is_mixed() -> bool:
-    """Return True inside of a `MixedPrecision` in which hidden layers compute otherwise than the last one."""
+    """Return True inside a `MixedPrecision` in which hidden layers compute differently from the last layer."""
     return _now.kind is not None or _now.onednn
 
 
 def at_last(layer: Callable[[Sequence[Tensor]], Sequence[Tensor]], values: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return a last layer's outputs, multiplied by MKL: for a few outputs, oneDNN takes three times as long.
 
-    By hooks, its gradients are multiplied likewise, and those of the layers below by oneDNN.
+    Hooks do the same for its gradients, and let oneDNN multiply those of the layers below.
     """
     if not _now.onednn or _now.thread != threading.get_ident():
         return layer(values)
@@ -135,17 +134,20 @@ def at_last(layer: Callable[[Sequence[Tensor]], Sequence[Tensor]], values: Seque
 
 
 def lowered(work: int) -> torch.dtype | None:
-    """Return what layers whose widest takes so many multiplications a row compute in now; None = float32."""
+    """Return the type in which hidden layers compute now; None = float32.
+
+    work: multiplications a row in the widest layer.
+    """
     if _now.kind is None or work < LARGE:
         return None
-    # other threads act meanwhile; what is compiled is a loss, and the compiler does not know this call
+    # Other threads act meanwhile, in float32. A compiled function is a loss; the compiler cannot trace get_ident.
     return _now.kind if torch.compiler.is_compiling() or _now.thread == threading.get_ident() else None
 
 
 def products(value: Tensor, work: int) -> AbstractContextManager[object]:
-    """Return what hidden layers are evaluated in, for a value on their device; cast what they give back.
+    """Return the context in which to evaluate hidden layers; their results must be cast back.
 
-    value: any tensor where the layers lie.
+    value: any tensor on the device of the layers.
     work: multiplications a row in the widest layer.
     """
     kind = lowered(work)
@@ -153,5 +155,5 @@ def products(value: Tensor, work: int) -> AbstractContextManager[object]:
 
 
 def widest(inputs: int, hidden: tuple[int, ...] | list[int]) -> int:
-    """Return the multiplications a row in the widest of hidden layers; 0 where there is none."""
+    """Return the multiplications a row in the widest of hidden layers; 0 without any."""
     return max((below * above for below, above in zip((inputs, *hidden), hidden, strict=False)), default=0)

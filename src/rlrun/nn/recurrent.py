@@ -1,4 +1,4 @@
-"""Recurrent layers: GRU and LSTM, and observations that come with what they remember."""
+"""Recurrent layers (GRU and LSTM), and observations that carry a recurrent state."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,9 +18,9 @@ KINDS: dict[str, type[nn.GRU | nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 Plain = Literal["gru", "lstm"]
 Kind = Plain | Callable[..., nn.Module]  # or a recipe of a layer such as `rlrun.nn.MemoryCore`
 
-# An observation for recurrent networks is a dict of `observation`, the state before it, and of windows also `at`:
-# observation [B, T, …] then are successive ones, after the state [B, S], of which the rows `at` [B, T'] are meant.
-# With FEATURES it is one of single steps that encoders have seen: their features [B, F], in the order of their states.
+# An observation for recurrent networks is a dict of `observation` and the state before it. Windows also have `at`: the
+# rows `at` [B, T'] of the successive observations [B, T, …] after the state [B, S] are meant. FEATURES is in single
+# steps that were encoded already: features [B, F] of each encoder, in the order of their states.
 STATE, FEATURES = "recurrent_state", "features_of_encoders"
 STATELESS = (
     "a recurrent network or encoder needs the state before a step, which this algorithm does not keep; rollouts do by "
@@ -29,19 +29,19 @@ STATELESS = (
 
 
 def with_state(observation: Tree, state: Tensor, at: Tensor | None = None) -> dict[str, Tree]:
-    """Return an observation for recurrent networks, which any other network takes, too."""
+    """Return an observation with its recurrent state; networks without a state accept it, too."""
     return {"observation": observation, STATE: state} | ({} if at is None else {"at": at})
 
 
 def has_state(observation: Tree) -> bool:
-    """Return True for an observation that comes with a state."""
+    """Return True for an observation that carries a state."""
     return isinstance(observation, dict) and STATE in observation
 
 
 def encoded(encoder: Any, observation: Tree) -> Tensor:
-    """Return the features of observations that come with a state, by an encoder that has a part of it.
+    """Return an encoder's features of observations that carry a state.
 
-    Its `state_size` numbers are the first ones, or the last ones where the encoder is `behind` another; none: zeros.
+    The encoder's part are the first `state_size` numbers, or the last ones if it is `behind` another; zeros if missing.
     """
     if FEATURES in observation:
         features: Tensor = observation[FEATURES][-1 if encoder.behind else 0]
@@ -55,27 +55,26 @@ def encoded(encoder: Any, observation: Tree) -> Tensor:
 
 
 def rows_at(values: Tensor, at: Tensor | None) -> Tensor:
-    """Return the rows [B, T', …] of successive ones [B, T, …] that are meant; None = all."""
+    """Return the rows `at` [B, T'] of values [B, T, …]: [B, T', …]; None = all."""
     return values if at is None else values[torch.arange(len(at), device=at.device).unsqueeze(1), at]
 
 
 def present(observation: Tree) -> Tree:
-    """Return an observation without what came before it."""
+    """Return an observation without its state and without the earlier steps of a window."""
     if not has_state(observation):
         return observation
     return map_tree(lambda part: rows_at(part, observation.get("at")), observation["observation"])
 
 
 class Core(nn.Module):
-    """A recurrent layer, from features and the state before them to features that know what came before.
+    """A recurrent layer: from features and a state to features that depend on earlier steps.
 
     The state of an env is one row of numbers: h of a GRU (arXiv 1406.1078), h and c of an LSTM side by side. Episodes
-    begin with zeros. It begins inclined to remember: the gates that keep the state are biased by 1 (Jozefowicz et
-    al. 2015).
+    begin with zeros. The gates that keep the state have an initial bias of 1 (Jozefowicz et al. 2015).
 
     Args:
-        kind: gru or lstm. On a CPU an LSTM learns from long windows several times faster, since torch has it in one
-            piece there.
+        kind: gru or lstm. On a CPU an LSTM learns from long windows several times faster, since torch has a single
+            kernel for it.
         inputs: width of the features.
         size: width of the result, [B, size] or [B, T, size].
 
@@ -104,19 +103,19 @@ class Core(nn.Module):
         bias[self.size : 2 * self.size] = 1.0
 
     def weights(self) -> list[nn.Parameter]:
-        """Return what a cell wants: weights of features and state, biases of both."""
+        """Return the arguments of a cell: weights of features and state, biases of both."""
         weights: list[nn.Parameter] = self.layer.all_weights[0]
         return weights
 
     def forward(self, features: Tensor, state: Tensor | None, episode_end: Tensor | None = None) -> Tensor:
-        """Return features that know what came before.
+        """Return features that depend on earlier steps.
 
         features: [B, F] of single steps, or [B, T, F] of windows.
         state: [B, S] before them; None = windows begin with their episodes.
-        episode_end: [B, T] where an episode is over with a row; the next row begins with a state of zeros.
+        episode_end: [B, T], true in the last row of an episode; the next row begins with a state of zeros.
 
         Raises:
-            RequestError: single steps without the state before them, of which nothing could be remembered.
+            RequestError: single steps come without the state before them.
         """
         if state is None:
             if features.dim() < 3 or features.shape[1] == 1:
@@ -136,7 +135,7 @@ class Core(nn.Module):
         """
         weights = self.weights() if weights is None else weights
         with products(features, self.work):
-            if self.state_size == self.size:  # a cell by itself takes a fifth of the time of the layer
+            if self.state_size == self.size:  # a bare cell takes a fifth of the layer's time
                 state = torch.gru_cell(features, state, *weights).to(features.dtype)
                 return state, state
             states = torch.lstm_cell(features, state.chunk(2, -1), *weights)
@@ -144,18 +143,18 @@ class Core(nn.Module):
         return parts[0], torch.cat(parts, -1)
 
     def _through(self, features: Tensor | PackedSequence, state: Tensor) -> Any:
-        """Return what the layer makes of features, from the state [B, S] before them."""
+        """Return the layer's outputs for features, from the state [B, S] before them."""
         with products(state, self.work):
             return self.layer(features, self._parts(state))[0]
 
     def _parts(self, state: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return a state [B, S] as the layer wants it, [1, B, size]."""
+        """Return a state [B, S] in the layer's form, [1, B, size]."""
         if self.state_size == self.size:
             return state.unsqueeze(0)
         return tuple(part.contiguous() for part in state.unsqueeze(0).chunk(2, -1))
 
     def _cut(self, features: Tensor, state: Tensor, episode_end: Tensor) -> Tensor:
-        """Cut windows where episodes end, and go through all pieces side by side; each row is computed once."""
+        """Cut windows where episodes end, and process all pieces as one packed batch; each row is computed once."""
         windows, steps = episode_end.shape
         begins = torch.ones_like(episode_end)
         begins[:, 1:] = episode_end[:, :-1]
@@ -181,7 +180,7 @@ class Stack(nn.Module):
         kind: gru or lstm.
 
     Raises:
-        ConfigError: there is no layer, or no such kind.
+        ConfigError: `sizes` is empty, or the kind is unknown.
     """
 
     def __init__(self, inputs: int, sizes: Sequence[int], *, kind: Plain = "lstm") -> None:
@@ -204,14 +203,14 @@ class Stack(nn.Module):
 
 
 class StatefulEncoder(nn.Module):
-    """An encoder of one's own with a state that begins with zeros, such as a filter or a memory; it sees no masks.
+    """A user's encoder with a state that begins with zeros, such as a filter or a memory; masks are removed first.
 
         module.state_size -> S
         module.step(observation, state) -> features [B, F], state after     of observations [B, …], states [B, S]
         module(observation, state) -> features [B, T, F]                    of windows [B, T, …], the state before them
 
     Raises:
-        ConfigError: the module lacks a call, or makes something else; the message begins with `place`.
+        ConfigError: the module lacks a call, or its outputs have other shapes; the message begins with `place`.
     """
 
     def __init__(self, module: Any, space: Space, *, place: str) -> None:
@@ -234,7 +233,7 @@ class StatefulEncoder(nn.Module):
             raise ConfigError(f"{place} makes features, states and windows {shapes} of 2 rows, wanted {wanted}")
 
     def forward(self, observation: Tree, state: Tensor | None = None) -> Tensor:
-        """Return features of windows, or of observations that come with a state (`rlrun.nn.recurrent.with_state`)."""
+        """Return features of windows, or of observations that carry a state (`rlrun.nn.recurrent.with_state`)."""
         if has_state(observation):
             return encoded(self, observation)
         if state is None:
@@ -253,7 +252,7 @@ class StatefulEncoder(nn.Module):
 
 
 def core_of(kind: Kind, inputs: int, size: int) -> Any:
-    """Return a recurrent layer: a `Core`, or what a recipe makes of `inputs` and `size`, with the same calls.
+    """Return a recurrent layer: a `Core`, or a module of the same calls from a recipe of `inputs` and `size`.
 
     Raises:
         ConfigError: there is no such kind, or the recipe lacks a call.

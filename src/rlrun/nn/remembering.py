@@ -1,4 +1,4 @@
-"""What networks that act have in common where they are recurrent."""
+"""The base of policies that may be recurrent."""
 
 from typing import Any
 
@@ -53,11 +53,11 @@ class Remembering(nn.Module):
         return with_state(observation, after) | {FEATURES: tuple(features for features, _ in steps)}, after
 
     def after(self, observation: Tree, state: Tensor) -> Tensor:
-        """Return the state [B, S] after observations from that before them; a network without a state returns that."""
+        """Return the state [B, S] after observations, from the one before; unchanged for a network without a state."""
         return self.stepped(observation, state)[1] if self.state_size else state
 
     def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
-        """Return an action, and the state [B, S] after the observations from that before them."""
+        """Return an action and the state [B, S] after the observations, from the one before them."""
         act: Any = self.act
         seen, after = self.stepped(observation, state)
         return act(seen, explore), after

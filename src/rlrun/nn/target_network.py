@@ -13,10 +13,10 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def frozen_copy(network: Network) -> Network:
-    """Return a copy of a network that takes no gradients; what others lend to it, such as critics, is not copied."""
+    """Return a copy of a network without gradients; modules that it borrows, such as critics, are shared."""
     parts = [*network.modules()]
     borrowed = {id(lent): lent for part in parts for lent in getattr(part, "_borrowed", ())}
-    for part in parts:  # what one part borrows of another is copied with it
+    for part in parts:  # a part that another part borrows is copied with both
         borrowed.pop(id(part), None)
     return copy.deepcopy(network, borrowed).requires_grad_(False)
 
@@ -27,7 +27,7 @@ class Follow:
     The tensors are listed once, so moving all of them is one call.
 
     Attributes:
-        tensor_lists: tensors that `move` reads and writes, in which a graph has stand-ins while it is made.
+        tensor_lists: tensors that `move` reads and writes; while a graph is traced they hold stand-ins.
     """
 
     def __init__(self, slow: nn.Module, fast: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Value heads: how the outputs of a critic encode the return, as its mean, that of each reward, quantiles or bins."""
+"""Value heads: how outputs of a critic encode the return: its mean, a mean for each reward, quantiles or bins."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class ValueHead(ABC):
     size: int
 
     def fit(self, codec: ActionCodec) -> None:
-        """Refuse actions whose values cannot be encoded like this.
+        """Refuse actions whose values this head cannot encode.
 
         Raises:
-            SpaceError: they cannot.
+            SpaceError: it cannot.
         """
 
     def first_outputs(self) -> Tensor:
-        """Return outputs [N] of a value around 0, with which a network may begin."""
+        """Return initial outputs [N] of a network, of a value around 0."""
         return torch.zeros(self.size)
 
     def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
@@ -52,14 +52,14 @@ class ValueHead(ABC):
         """Return the mean of the return, [M, B] or [M, B, width]."""
 
     def outcomes(self, estimate: Tensor) -> Tensor:
-        """Return what a target is made of: returns that weigh the same [..., N], or their mean [...]."""
+        """Return the values from which targets are made: equally weighted returns [..., N], or their mean [...]."""
         return self.mean(estimate)
 
     @abstractmethod
     def distance(
         self, estimate: Tensor, target: Tensor, *, huber: float | None, by: ops.Distance | None = None
     ) -> Tensor:
-        """Return the distance of outputs to outcomes [B] or [B, N']: [M, B]; `by`: a function in place of Huber's."""
+        """Return the distance of outputs to outcomes [B] or [B, N']: [M, B]; `by` replaces the Huber loss."""
 
     def smallest(self, value: Tensor) -> Tensor:
         """Return the smallest of M values, [M, …] -> […]."""
@@ -70,24 +70,24 @@ class ValueHead(ABC):
         return ops.least_of(quantiles, by=by, widths=widths)
 
     def weighed(self, value: Tensor, axis: int = 1) -> Tensor:
-        """Return the weighted sum of values, or rewards, over the axis of several rewards; without one, as they are."""
+        """Return the weighted sum over the axis of several rewards; values and rewards without it stay unchanged."""
         return value
 
     def guiding(self, value: Tensor, actor_q: ops.ActorQ = "min") -> Tensor:
-        """Return what leads a policy of M critics' values, [M, …] -> […]; that of several rewards is made one."""
+        """Return the value that a policy maximizes, [M, …] -> […]; the weighted sum of several rewards."""
         return ops.guiding(value, actor_q)
 
     def means(self, value: Tensor) -> Mapping[str, Tensor]:
-        """Return metrics of the values [M, …] of the actions of a batch: tensors, which stand for their mean."""
+        """Return metrics of the values [M, …] of a batch's actions; a tensor stands for its mean."""
         return {"value/mean": value}
 
     def metrics(self, target: Tensor) -> Mapping[str, Any]:
-        """Return metrics of the outcomes of a batch: tensors, which stand for their mean."""
+        """Return metrics of the outcomes of a batch; a tensor stands for its mean."""
         return {}
 
 
 class Numbers(ValueHead):
-    """The mean itself, by one number: outputs are [M, B], or [M, B, width] where actions have choices."""
+    """The mean of the return as one number: outputs are [M, B], or [M, B, width] where actions have choices."""
 
     size = 1
 
@@ -113,7 +113,7 @@ class Rewards(Numbers):
     weights change. Targets are [B, R], as rewards are.
 
     Args:
-        weights: one for each reward, or what returns them as a tensor [R].
+        weights: a number for each reward, or a function that returns them as a tensor [R].
     """
 
     def __init__(self, weights: Sequence[float] | Callable[[], Tensor]) -> None:
@@ -121,11 +121,11 @@ class Rewards(Numbers):
         self.size = self.count = self.weights().numel()  # R
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Rewards:
-        return self  # target critics go by the weights of now, too
+        return self  # target critics use the current weights, too
 
     @torch.no_grad()
     def weights(self) -> Tensor:
-        """Return the weights [R] of now."""
+        """Return the current weights [R]."""
         return self._weights() if callable(self._weights) else self._weights
 
     def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
@@ -139,11 +139,11 @@ class Rewards(Numbers):
         return ops.distance(estimate, target.movedim(-1, 0), huber=huber, by=by).mean(1)
 
     def smallest(self, value: Tensor) -> Tensor:
-        """Return of each reward the value that counts least once it is weighed, [M, R, …] -> [R, …]."""
+        """Return the most cautious value for each weighted reward, [M, R, …] -> [R, …]."""
         return ops.least_weighed(value, self.weights().to(value.device))
 
     def cautious(self, quantiles: Tensor, by: ops.Least, widths: Tensor | None = None) -> Tensor:
-        """Return the cautious quantiles: the large ones of a reward whose weight is negative."""
+        """Return the cautious quantiles, which are large ones for a reward with a negative weight."""
         signs = torch.where(self.weights() < 0.0, -1.0, 1.0).to(quantiles)
         signs = signs.reshape(-1, *(1,) * (quantiles.dim() - 2))  # of quantiles [M, R, B, N]
         return ops.least_of(quantiles * signs, by=by, widths=widths) * signs
@@ -161,16 +161,16 @@ class Rewards(Numbers):
 
 
 class Quantiles(ValueHead):
-    """Returns that a share (j + 1/2) / N of all fall below (Dabney et al. 2018, arXiv 1710.10044).
+    """N quantiles of the return, at fractions (j + 1/2) / N (Dabney et al. 2018, arXiv 1710.10044).
 
     Quantiles are summed over action branches, as if the returns of branches were perfectly correlated.
 
     Args:
-        count: of them, N.
-        summed: the loss is their sum, as in the paper, in place of their mean.
+        count: N.
+        summed: the loss is a sum over quantiles, as in the paper, in place of a mean.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: `count` is below 1.
     """
 
     def __init__(self, count: int = 50, *, summed: bool = False) -> None:
@@ -230,17 +230,17 @@ class RewardQuantiles(Rewards):
 
 
 class Bins(ValueHead):
-    """Logits of equal bins, which learn by cross-entropy (HL-Gauss; Farebrother et al. 2024, arXiv 2403.03950).
+    """Logits of equal bins, trained by cross-entropy (HL-Gauss; Farebrother et al. 2024, arXiv 2403.03950).
 
-    A target is spread over them by a Gaussian, and the value is the mean of their middles.
+    A Gaussian spreads a target over the bins. The value is the expected middle of a bin.
 
     Args:
         count: of bins.
-        least, largest: where the first begins and the last ends; targets beyond count as these.
+        least, largest: start of the first bin and end of the last; targets beyond are clamped.
         smoothing: deviation of the Gaussian, in widths of a bin.
 
     Raises:
-        ConfigError: there are fewer than two bins, or they or the Gaussian have no width.
+        ConfigError: there are fewer than two bins, or the range or `smoothing` is not positive.
     """
 
     def __init__(self, count: int = 101, *, least: float, largest: float, smoothing: float = 0.75) -> None:
@@ -270,15 +270,16 @@ class Bins(ValueHead):
 
 
 class TwoHot(ValueHead):
-    """Logits of whole numbers, of which a target is the two next to it (Schrittwieser et al. 2020, arXiv 1911.08265).
+    """Logits of whole numbers; a target is a mixture of its two neighbors (Schrittwieser et al. 2020, arXiv
+    1911.08265).
 
     The value is T⁻¹(Σ p(i) i), where T shrinks large returns (`rlrun.ops.shrunk`). Returns beyond the first and the
-    last number count as these. The loss is the divergence from the target's two numbers, which is 0 where they agree.
+    last number are clamped. The loss is the KL divergence from the target's mixture.
 
     Args:
         count: of the numbers, from -(count - 1) // 2 to count // 2; 101 of them encode returns up to ±2,500.
         shrink: ε of T; None = T is left out.
-        exact: shares of the two numbers are such that the mean of T⁻¹(i) is the target, and the value is this mean.
+        exact: the value is the mean of T⁻¹(i), and a target's mixture has exactly this mean.
 
     Raises:
         ConfigError: there are fewer than two numbers, or ε is not above 0.
@@ -310,9 +311,9 @@ class TwoHot(ValueHead):
 
     def shares(self, target: Tensor) -> Tensor:
         """Return the share of each number in targets [...]: [..., N]."""
-        place = (_shrunk(target, self.shrink) - self.least).clamp(0.0, self.size - 1.0)
-        below = place.floor().clamp(max=self.size - 2.0)
-        upper = place - below
+        position = (_shrunk(target, self.shrink) - self.least).clamp(0.0, self.size - 1.0)
+        below = position.floor().clamp(max=self.size - 2.0)
+        upper = position - below
         if self.exact:
             low, high = (_grown(below + self.least + more, self.shrink) for more in (0.0, 1.0))
             upper = ((target - low) / (high - low)).clamp(0.0, 1.0)
@@ -325,12 +326,12 @@ class TwoHot(ValueHead):
         return torch.arange(self.least, self.least + self.size, device=like.device, dtype=like.dtype)
 
     def metrics(self, target: Tensor) -> Mapping[str, Any]:
-        place = _shrunk(target, self.shrink) - self.least
-        return {"target/clamped": (place < 0.0) | (place > self.size - 1.0)}
+        position = _shrunk(target, self.shrink) - self.least
+        return {"target/clamped": (position < 0.0) | (position > self.size - 1.0)}
 
 
 class Ordered(ValueHead):
-    """Logits of "the return is above i", for whole numbers i, each of which learns by itself.
+    """Logits of "the return is above i" for whole numbers i, each trained as a classifier of its own.
 
     The value is T⁻¹(least + Σ P(above i)), with T as of `TwoHot`.
 
@@ -389,10 +390,10 @@ def _require_one_branch(codec: ActionCodec) -> None:
 
 
 def require_discounts(discount: float | Sequence[float], head: ValueHead | None) -> None:
-    """Refuse several discounts where rewards have no values of their own, and another number of them.
+    """Refuse several discounts unless each of as many rewards has a value of its own.
 
     Raises:
-        ConfigError: with the override that gives each reward a value.
+        ConfigError: naming the override that gives each reward a value.
     """
     count = head.count if isinstance(head, Rewards) else 0
     if not isinstance(discount, float | int) and len(discount) != count:
@@ -402,7 +403,7 @@ def require_discounts(discount: float | Sequence[float], head: ValueHead | None)
 
 
 def value_head_of(network: Any) -> tuple[Callable[..., Tensor], ValueHead]:
-    """Return the function that gives the outputs of a network, and its value head; without one, outputs are means.
+    """Return the function of a network's raw outputs, and its value head; without a head, outputs are means.
 
     Raises:
         ConfigError: a subclass of `Critics` replaces `forward` alone, and its value head needs more than means.
@@ -410,7 +411,7 @@ def value_head_of(network: Any) -> tuple[Callable[..., Tensor], ValueHead]:
     head = getattr(network, "value_head", None)
     owners = [cls for cls in type(network).__mro__ if {"forward", "raw_output"} & vars(cls).keys()]
     replaced = any("raw_output" in vars(cls) for cls in owners) and "raw_output" not in vars(owners[0])
-    if head is None or not replaced:  # outputs of `ImplicitCritics` are for given fractions, unlike those of forward
+    if head is None or not replaced:  # `ImplicitCritics.raw_output` takes fractions, unlike forward
         return getattr(network, "raw_output", network), Numbers() if head is None else head
     if type(head) is not Numbers:
         kind = f"{type(network).__name__} replaces forward, which gives means"

@@ -18,7 +18,7 @@ def auroc(score: Tensor, positive: Tensor) -> Tensor:
     """Return the probability that a positive row has a higher score than a negative one; equal scores count half.
 
     This is the area under the curve of true over false positives (Mann and Whitney 1947, doi 10.1214/aoms/1177730491).
-    NaN where one kind is missing.
+    NaN if positive or negative rows are missing.
 
     Args:
         score: [N].
@@ -35,7 +35,7 @@ def auroc(score: Tensor, positive: Tensor) -> Tensor:
 def adjusted_rand_index(cluster: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
     """Return how far clusters of items agree with the true ones, float64 [B]: 1 if they are the same, 0 by chance.
 
-    The share of pairs of items that both put together, or both apart, relative to its expectation (Hubert and Arabie
+    It counts pairs of items on which both agree (together or apart), relative to the expectation (Hubert and Arabie
     1985, doi 10.1007/BF01908075).
 
     Args:

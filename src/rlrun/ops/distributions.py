@@ -1,4 +1,4 @@
-"""Distributions of actions: two Gaussians over [-1, 1], choices, and the random numbers of all.
+"""Distributions of actions: two Gaussians over [-1, 1], categorical choices, and their random numbers.
 
 A squashed Gaussian is tanh of a diagonal normal (arXiv 1801.01290, appendix C). A truncated one is a diagonal normal
 around tanh(mean), cut to [-1, 1] and scaled to 1.
@@ -25,7 +25,7 @@ def normal_like(value: Tensor) -> Tensor:
 
 
 def gumbel_like(value: Tensor) -> Tensor:
-    """Draw standard Gumbel numbers in the shape of a tensor: added to logits, the largest is a draw from these."""
+    """Draw standard Gumbel numbers in the shape of a tensor: the argmax of logits plus these is a categorical draw."""
     return torch.empty_like(value).exponential_().log_().neg_() if _source is None else _source("gumbel", value)
 
 
@@ -41,7 +41,7 @@ def is_given() -> bool:
 
 @contextmanager
 def given(source: Source) -> Iterator[None]:
-    """Use a function of kind and shape in place of the generator of this process, as long as the block lasts."""
+    """Draw by `source` in place of the generator of this process, as long as the block lasts."""
     global _source
     before, _source = _source, source
     try:
@@ -53,7 +53,7 @@ def given(source: Source) -> Iterator[None]:
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 LOG_TWO = math.log(2.0)
 ROOT_HALF = math.sqrt(0.5)
-# float32 cannot hold 1 - 1e-8; a stored action at the bound is read as this far inside it
+# float32 cannot hold 1 - 1e-8; a stored action at the bound counts as this far inside it
 EDGE = 1e-6
 
 
@@ -63,10 +63,9 @@ def tanh_log_slope(value: Tensor) -> Tensor:
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw an action by reparameterisation.
+    """Return a reparameterized action [..., A] in [-1, 1] and its log-density [...].
 
     mean, log_std, noise: [..., A], noise standard normal.
-    Returns the action [..., A] in [-1, 1] and its log-density [...].
     """
     value = torch.addcmul(mean, log_std.exp(), noise)
     # log N(value) + HALF_LOG_TWO_PI per entry minus the slope of tanh, with the constants pulled out of the sum
@@ -88,26 +87,26 @@ def squashed_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
 
 
 def squashed_entropy(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-    """Estimate the entropy [...]: the normal's own is exact, only the squashing is sampled."""
+    """Return an estimate of the entropy [...]: exact for the normal, sampled for the squashing."""
     value = torch.addcmul(mean, log_std.exp(), noise)
     return (log_std + (0.5 + HALF_LOG_TWO_PI) + tanh_log_slope(value)).sum(-1)
 
 
 def gaussian_divergence(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
-    """Return KL(normal ‖ other normal) [...] of diagonal normals [..., A]; that of both squashed is the same."""
+    """Return KL(normal ‖ other normal) [...] of diagonal normals [..., A]; squashing both leaves it unchanged."""
     ratio = (2.0 * (log_std - other_log_std)).exp()
     distance = ((mean - other_mean) * (-other_log_std).exp()).square()
     return 0.5 * (ratio + distance - 1.0 - 2.0 * (log_std - other_log_std)).sum(-1)
 
 
 def gaussian_distance(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
-    """Return KL both ways between normals, entry by entry [..., A]; exact where they are near each other, too."""
+    """Return the sum of both KLs between normals, entry by entry [..., A]; accurate also for nearly equal ones."""
     apart = (mean - other_mean).square() * ((-2.0 * log_std).exp() + (-2.0 * other_log_std).exp())
     return 0.5 * apart + 2.0 * (log_std - other_log_std).sinh().square()
 
 
 def truncated_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw an action by reparameterisation, and its log-density, as `squashed_sample` does."""
+    """Return a reparameterized action and its log-density, as `squashed_sample` does."""
     cut = _Cut.of(mean, log_std)
     share = torch.addcmul(cut.below, 1.0 + torch.erf(noise * ROOT_HALF), cut.within)  # from -1 to 1
     distance = _erfinv(share.clamp(-1.0 + 6e-8, 1.0 - 6e-8)) / ROOT_HALF
@@ -136,7 +135,7 @@ def truncated_density(
 
 
 def truncated_entropy(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-    """Return the entropy [...], which is exact; the noise of `squashed_entropy` is not needed."""
+    """Return the exact entropy [...]; the noise is unused, and there for the signature of `squashed_entropy`."""
     cut = _Cut.of(mean, log_std)
     return (log_std + HALF_LOG_TWO_PI + cut.within.log() + 0.5 * cut.moments()[1]).sum(-1)
 
@@ -147,7 +146,7 @@ def truncated_divergence(mean: Tensor, log_std: Tensor, other_mean: Tensor, othe
 
 
 def truncated_distance(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
-    """Return KL both ways between truncated normals, entry by entry [..., A]."""
+    """Return the sum of both KLs between truncated normals, entry by entry [..., A]."""
     forth = _truncated_divergences(mean, log_std, other_mean, other_log_std)
     return (forth + _truncated_divergences(other_mean, other_log_std, mean, log_std)).clamp(min=0.0)
 
@@ -156,18 +155,18 @@ def _truncated_divergences(mean: Tensor, log_std: Tensor, other_mean: Tensor, ot
     cut, reference = _Cut.of(mean, log_std), _Cut.of(other_mean, other_log_std)
     ratio, apart = (log_std - other_log_std).exp(), (cut.location - reference.location) * (-other_log_std).exp()
     distance, square = cut.moments()
-    seen = ratio.square() * square + 2.0 * ratio * apart * distance + apart.square()  # from the reference
-    return other_log_std + reference.within.log() - log_std - cut.within.log() + 0.5 * (seen - square)
+    other_square = ratio.square() * square + 2.0 * ratio * apart * distance + apart.square()  # from the reference
+    return other_log_std + reference.within.log() - log_std - cut.within.log() + 0.5 * (other_square - square)
 
 
 class _Cut(NamedTuple):
-    """What a cut to [-1, 1] leaves of a normal; all [..., A]."""
+    """A normal cut to [-1, 1]; all [..., A]."""
 
     location: Tensor
-    low: Tensor  # where it is cut, in standard deviations from the location
+    low: Tensor  # the cut, in standard deviations from the location
     high: Tensor
-    below: Tensor  # twice the probability of what is cut off at the low end, less 1
-    within: Tensor  # probability of what is left
+    below: Tensor  # erf of the low cut: twice the probability below it, less 1
+    within: Tensor  # probability between the cuts
 
     @classmethod
     def of(cls, mean: Tensor, log_std: Tensor) -> "_Cut":
@@ -182,7 +181,8 @@ class _Cut(NamedTuple):
         return (at_low - at_high) / self.within, 1.0 + (self.low * at_low - self.high * at_high) / self.within
 
 
-# of the powers of w, the highest first; near 0, and far from it (Giles 2012, Approximating the erfinv function)
+# Coefficients of the powers of w, the highest first: near 0, and in the tail (Giles 2012, Approximating the erfinv
+# function).
 _ERFINV = (
     (2.81022636e-8, -2.00214257e-4),
     (3.43273939e-7, 1.00950558e-4),
@@ -209,9 +209,10 @@ def _erfinv(x: Tensor) -> Tensor:
 
 
 class Gaussian(NamedTuple):
-    """How a diagonal normal becomes a distribution over [-1, 1]; all are called with its mean and log_std [..., A].
+    """Functions of a distribution over [-1, 1], made of a diagonal normal with mean and log_std [..., A].
 
-    A `divergence` takes those of another one behind them, the others noise or an action. The mode is tanh(mean).
+    `divergence` and `distance` take mean and log_std of two; the others take noise or an action. The mode is
+    tanh(mean).
     """
 
     sample: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -238,15 +239,14 @@ GAUSSIANS = {
 
 
 def saturated(action: Tensor) -> Tensor:
-    """Return the share of the numbers of actions [..., A] in [-1, 1] that lie within a tenth of an end."""
+    """Return the share of entries of actions [..., A] in [-1, 1] that lie within 0.1 of a bound."""
     return (action.abs() > 0.9).float().mean()
 
 
 def one_hot(index: Tensor, choices: Sequence[int]) -> Tensor:
-    """Code decisions as zeros and ones.
+    """Return the one-hot codes of D decisions, float32 [..., sum of choices].
 
-    index: [..., D] zero-based; choices: how many each decision has.
-    Returns float32 [..., sum of choices].
+    index: [..., D] zero-based; choices: number of choices of each decision.
     """
     if len(set(choices)) == 1:  # comparing needs no range check, which F.one_hot makes by a copy to the host
         count = torch.arange(choices[0], device=index.device)
@@ -272,9 +272,9 @@ def bin_centres(count: int, *, least: float, largest: float, like: Tensor) -> Te
 
 
 def smoothed_bins(target: Tensor, count: int, *, least: float, largest: float, deviation: float) -> Tensor:
-    """Return what of a Gaussian around each target falls into each of K bins: [...] -> [..., K], which sum to 1.
+    """Return each bin's share of a Gaussian around each target: [...] -> [..., K], which sum to 1.
 
-    Farebrother et al. 2024, arXiv 2403.03950, section 3.1. Targets beyond the bins count as their ends.
+    Farebrother et al. 2024, arXiv 2403.03950, section 3.1. Targets beyond the bins are clamped to their range.
 
     deviation: of the Gaussian, in the unit of targets.
     """
@@ -284,10 +284,10 @@ def smoothed_bins(target: Tensor, count: int, *, least: float, largest: float, d
 
 
 def log_gamma_quantile(shape: Tensor, probability: Tensor) -> Tensor:
-    """Return the logarithm of quantiles of gamma distributions of scale 1 [...], however near to 0 shapes are.
+    """Return the logarithm of quantiles of gamma distributions of scale 1 [...], also for shapes near 0.
 
-    By Newton's method for log P(shape, exp(y)) = log(probability). The left side is concave and increases with y, and
-    P(a, x) ≤ x^a / Γ(a + 1) gives a beginning to the left of the answer.
+    Newton's method solves log P(shape, exp(y)) = log(probability). The left side is concave and increases with y, and
+    P(a, x) ≤ x^a / Γ(a + 1) gives a start to the left of the solution.
 
     shape: [...] above 0; probability: [...] from 0 to 1.
     """
@@ -296,7 +296,7 @@ def log_gamma_quantile(shape: Tensor, probability: Tensor) -> Tensor:
     y = (wanted + constant) / shape
     for _ in range(100):
         x = y.exp()
-        first = shape * y - constant  # of the series of log P, exact for small x, of which P itself may be 0
+        first = shape * y - constant  # first term of the series of log P: exact for small x, where P rounds to 0
         reached = torch.where(y < -20.0, first, torch.special.gammainc(shape, x.clamp_min(1e-9)).log())
         gap = wanted - reached
         if (gap <= 1e-9 * wanted.abs() + 1e-15).all():

@@ -12,7 +12,7 @@ LEAST = ("quantile", "member", "deviation")
 
 
 class Fractions(NamedTuple):
-    """Fractions of quantiles: each stands for a share of the probability, by the middle of it."""
+    """Fractions of quantiles: each point is the middle of a share of the probability."""
 
     points: Tensor  # τ̂ in (0, 1), rising, [..., N]
     widths: Tensor  # of the shares, which sum to 1, [..., N]
@@ -27,7 +27,7 @@ def fixed_fractions(count: int, *, like: Tensor) -> Fractions:
 def sampled_fractions(lead: tuple[int, ...], count: int, *, like: Tensor, least: float = 0.1) -> Fractions:
     """Draw N shares for each element, [*lead, N]: uniform numbers over their sum.
 
-    least: what is added to each number before, so that no share is tiny.
+    least: added to each number first, so that no share is tiny.
     """
     raised = torch.rand((*lead, count), device=like.device, dtype=like.dtype) + least
     widths = raised / raised.sum(-1, keepdim=True)
@@ -44,17 +44,17 @@ def quantile_distance(
     summed: bool = False,
     by: Distance | None = None,
 ) -> Tensor:
-    """Return how badly quantiles fit a distribution, |τ̂_j - 1[u < 0]| h(u) with u = target_i - value_j: [...].
+    """Return the quantile regression loss |τ̂_j - 1[u < 0]| h(u) with u = target_i - value_j: [...].
 
-    Of all pairs the mean over targets, and over values (Dabney et al. 2018, arXiv 1710.10044 eq. 10 and
-    arXiv 1806.06923 eq. 3).
+    It is the mean over targets i and values j (Dabney et al. 2018, arXiv 1710.10044 eq. 10 and arXiv 1806.06923 eq. 3).
 
-    value: [..., N] quantiles. target: [..., N'] those of the other distribution, or draws from it. Leading dimensions
+    value: [..., N] quantiles. target: [..., N'] quantiles of the other distribution, or draws from it. Leading
+        dimensions
         broadcast: one target may serve all members of an ensemble, and a reward of D numbers may have [B, D, N].
     points: τ̂ of the values, [N] or [..., N].
     huber: up to this distance h is u² / (2 huber), beyond it |u| - huber / 2; None: |u| everywhere.
-    widths: shares that the targets stand for, which sum to 1, [N'] or [..., N']; None: all equal.
-    summed: sum over values in place of their mean, as in the papers; N times as much.
+    widths: shares of probability of the targets, which sum to 1, [N'] or [..., N']; None: all equal.
+    summed: sum over values in place of their mean, as in the papers: N times as much.
     by: a function of values and targets in place of h.
     """
     targets, values = target.unsqueeze(-1), value.unsqueeze(-2)
@@ -74,9 +74,9 @@ def quantile_distance(
 def least_of(quantiles: Tensor, *, by: Least = "quantile", widths: Tensor | None = None) -> Tensor:
     """Return the cautious quantiles of several members, [M, B, N] -> [B, N].
 
-    by: "quantile", the smallest of each; "member", all those of the member with the smallest mean; "deviation", of
-        each the mean less the standard deviation over members, which of a single one is nothing.
-    widths: shares that they stand for, [N] or [B, N]; None: all equal.
+    by: "quantile", the smallest of each quantile; "member", the member with the smallest mean; "deviation", each
+        quantile's mean over members less its standard deviation, which is 0 for a single member.
+    widths: their shares of probability, [N] or [B, N]; None: all equal.
     """
     if by == "quantile":
         return quantiles.amin(0)

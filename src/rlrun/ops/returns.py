@@ -1,10 +1,10 @@
 """Returns and advantages over windows of steps, episode ends within them included.
 
-Windows are [B, T] or, for rewards of several dimensions, [B, T, D]. At step t, `reward` is what the
-action earned. `value` is that of the observation before the action, `next_value` that of the one after it.
-The observation after a truncated episode is its last one, not the first of the next. `terminated` [B, T] is
-true where nothing follows, `episode_end` [B, T] where the episode is over, terminated or truncated.
-A window's last step is bootstrapped like a truncated one. Nothing here carries gradients.
+Windows are [B, T] or, for rewards of several dimensions, [B, T, D]. At step t, `reward` is the action's, `value` that
+of the observation before the action, `next_value` that of the one after it. The observation after a truncated episode
+is its last one, not the first of the next. `terminated` [B, T] marks terminal states, `episode_end` [B, T] the end of
+the episode, terminated or truncated. A window's last step is bootstrapped like a truncated one. All results are without
+gradient.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def discounts(discount: float | Sequence[float], *, like: Tensor) -> float | Tensor:
-    """Return γ, or one for each reward as a tensor [R]."""
+    """Return γ, or as a tensor [R] one γ for each reward."""
     return discount if isinstance(discount, float | int) else torch.tensor(list(discount), device=like.device)
 
 
@@ -49,7 +49,7 @@ def lambda_return(
     discount: float | Tensor,
     lambda_: float,
 ) -> Tensor:
-    """Return TD(λ) targets [B, T]: advantages on top of values; λ = 0 one step, λ = 1 as far as the window goes."""
+    """Return TD(λ) targets [B, T]: values plus advantages; λ = 0: one step, λ = 1: up to the end of the window."""
     advantage = gae(
         reward, value, next_value, terminated=terminated, episode_end=episode_end, discount=discount, lambda_=lambda_
     )
@@ -60,10 +60,10 @@ def lambda_return(
 def lengthened(
     target: Tensor, reward: Tensor, *, episode_end: Tensor, discount: float | Tensor, lambda_: float | Tensor
 ) -> Tensor:
-    """Return TD(λ) targets [B, T] from one-step ones, which hold the value of what each step led to.
+    """Return TD(λ) targets [B, T] from one-step targets.
 
-    What is `target` = r_t + γ v_{t+1} becomes G_t = r_t + γ ((1 - λ) v_{t+1} + λ G_{t+1}); where an episode or the
-    window ends it stays. So whatever else is bootstrapped from (entropy, the smallest of several critics) is kept.
+    r_t + γ v_{t+1} becomes G_t = r_t + γ ((1 - λ) v_{t+1} + λ G_{t+1}); where an episode or the window ends, the target
+    stays. So v may contain an entropy, or be the smallest of several critics.
     discount: γ, or [B, T].
     """
     share = _carry(episode_end, target) * lambda_
@@ -76,7 +76,7 @@ def lengthened(
 def discounted_return(
     reward: Tensor, next_value: Tensor, *, terminated: Tensor, episode_end: Tensor, discount: float | Tensor
 ) -> Tensor:
-    """Return discounted sums of rewards [B, T] up to the end of episode or window, bootstrapped there if cut off."""
+    """Return discounted sums of rewards [B, T] to the end of episode or window, bootstrapped unless terminated."""
     carry = _carry(episode_end, reward) * discount
     last = _last(episode_end, reward)
     earned = reward + last * discount * next_value.masked_fill(_like(terminated, next_value), 0.0)
@@ -93,9 +93,9 @@ def compare_through(
     episode_end: Tensor,
     discount: float | Tensor,
 ) -> Tensor:
-    """Return sums of rewards [B, T] as far as two policies go on alike, bootstrapped there (arXiv 2104.06521 eq. 6).
+    """Return sums of rewards [B, T] until one of two policies switches, bootstrapped there (arXiv 2104.06521 eq. 6).
 
-    switched: [B, T], where either of them leaves its trajectory at the observation that a step led to.
+    switched: [B, T], true where either policy leaves its trajectory at the step's next observation.
     """
     stopped = episode_end | switched
     return discounted_return(reward, next_value, terminated=terminated, episode_end=stopped, discount=discount)
@@ -121,9 +121,9 @@ def v_trace(
     rho_limit: float = 1.0,
     c_limit: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return value targets and advantages [B, T] of data from another policy (Espeholt et al. 2018, 1802.01561).
+    """Return V-trace targets and advantages [B, T] of data from another policy (Espeholt et al. 2018, 1802.01561).
 
-    log_ratio: of the probabilities of the actions, now to then, [B, T].
+    log_ratio: of the probabilities of the actions, current over collecting policy, [B, T].
     """
     ratio, episode_end = _like(log_ratio.exp(), value), _like(episode_end, value)
     rho, c = ratio.clamp(max=rho_limit), lambda_ * ratio.clamp(max=c_limit)
@@ -137,7 +137,7 @@ def v_trace(
 
 def _backwards(earned: Tensor, carry: Tensor) -> Tensor:
     """Return x with x_t = earned_t + carry_t · x_{t+1}, and 0 after the window."""
-    if earned.is_cpu and not torch.compiler.is_compiling():  # a third of the time, for a step is a few numbers
+    if earned.is_cpu and not torch.compiler.is_compiling():  # numpy takes a third of the time
         now, factor = earned.detach().numpy(), carry.detach().numpy()
         result = np.empty_like(now)
         after = np.zeros_like(now[:, 0])

@@ -2,7 +2,7 @@
 
     k(x, y) = exp(-|x - y|² / h)        h = median |x_j - y_i|² / ln n
 
-A drift is the direction from which particles move away. Its gradients are those of U; E is the weight of the entropy.
+Particles move against a drift. `gradient` is always that of U; E is the weight of the entropy.
 """
 
 import math

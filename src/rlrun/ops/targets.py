@@ -13,10 +13,10 @@ from rlrun.core.spaces import Box, Space, leaves
 def bootstrap(reward: Tensor, *, discount: float | Tensor, terminated: Tensor, value: Tensor) -> Tensor:
     """Return reward + discount * value, without the value where the episode terminated.
 
-    reward, terminated: [B]; value: [B] or [M, B], of the state that was reached.
-    For an n-step target the reward is the discounted sum of n, and the discount its n-th power.
+    reward, terminated: [B]; value: [B] or [M, B], of the next state. For an n-step target pass the discounted sum of n
+        rewards, and γ^n as the discount.
     """
-    # filling and not multiplying: a value of infinity at a terminal state must not become NaN
+    # fill instead of multiplying: an infinite value at a terminal state would become NaN
     return reward + discount * value.masked_fill(terminated, 0.0)
 
 
@@ -28,7 +28,7 @@ def shrunk(value: Tensor, epsilon: float = 0.001) -> Tensor:
 def grown(value: Tensor, epsilon: float = 0.001) -> Tensor:
     """Return T⁻¹, the inverse of `shrunk`, entry by entry; ε above 0."""
     size = value.abs() + 1.0 + epsilon
-    root = 2.0 * size / ((1.0 + 4.0 * epsilon * size).sqrt() + 1.0)  # without a difference of numbers nearly alike
+    root = 2.0 * size / ((1.0 + 4.0 * epsilon * size).sqrt() + 1.0)  # avoids the difference of nearly equal numbers
     return value.sign() * (root.square() - 1.0)
 
 
@@ -43,7 +43,7 @@ def smoothed(c: Tensor, noise: float, limit: float) -> Tensor:
 
 
 class TargetEntropy(NamedTuple):
-    """How much randomness a policy shall keep, for its two parts."""
+    """Target entropies of a policy's continuous and discrete part."""
 
     continuous: float
     discrete: float
@@ -56,7 +56,7 @@ def target_entropy(space: Space, *, min_prob: float = 0.1, masked: bool = False)
     probability 1 - min_prob, the others share the rest. Summed over entries. `min_prob` = 0.184
     gives the -1 per continuous action of the paper (arXiv:1812.05905).
 
-    masked: a mask may forbid most choices, so all of them together count as one decision between two.
+    masked: a mask may forbid most choices, so all decisions together count as one between two choices.
     """
     continuous = discrete = 0.0
     for _, leaf in leaves(space):
@@ -79,7 +79,7 @@ def choice_entropy(choices: Sequence[int], *, min_prob: float = 0.1) -> float:
 
 
 def lerp_(slow: Sequence[Tensor], fast: Sequence[Tensor], *, rate: float) -> None:
-    """Move each slow tensor, one without gradient, by the share `rate` of its distance to the fast one."""
+    """Move each slow tensor by the share `rate` of its distance to the fast one; slow tensors need no gradient."""
     if not slow:
         return
     if rate == 1.0:

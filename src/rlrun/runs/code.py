@@ -1,4 +1,4 @@
-"""Copies of a user's code, and of what git holds no commit of, beside the results that they gave."""
+"""Copies of a user's code and uncommitted changes, stored with a run."""
 
 import sys
 import sysconfig
@@ -15,14 +15,14 @@ LIMIT = 10_000_000  # bytes of all files, and of the difference
 
 
 class Code:
-    """Some files of a project, and how its tracked files differ from the commit.
+    """Some files of a project, and its uncommitted changes.
 
     Args:
-        names: of files, or patterns of them, relative to the project; None = nothing is kept.
+        names: of files, or patterns of them, relative to the project; None = nothing is stored.
         project: folder of the user's own code.
 
     Raises:
-        ConfigError: there is no such file, it lies outside of the project, or all together are too large.
+        ConfigError: a file is missing or outside of the project, or all together are too large.
     """
 
     def __init__(self, names: Sequence[str] | None, project: Path) -> None:
@@ -63,20 +63,20 @@ class Code:
             raise RlrunError(f"{folder} cannot be written: {reason(error)}") from error
 
     def digests(self) -> dict[str, str]:
-        """Return a digest of each file and of each module of the project that is imported, by its name within it."""
+        """Return a digest of each file and of each imported module of the project, by its path within the project."""
         paths = sorted({*self.files, *_modules_of(self.project)})
         return {path.relative_to(self.project).as_posix(): sha256(path.read_bytes()).hexdigest() for path in paths}
 
     def notes(self) -> list[str]:
-        """Warn of patterns that no file matches."""
+        """Return a warning for each pattern that no file matches."""
         return [f"log.code: no file in {self.project} matches '{name}'" for name in self.unmatched]
 
 
 def _modules_of(project: Path) -> Iterator[Path]:
-    """Yield the files of a project's own imported modules: not those of packages that are installed within it."""
+    """Yield the files of a project's own imported modules, without packages that are installed within it."""
     library, own = sysconfig.get_path("stdlib"), Path(__file__).resolve().parents[1]
     files = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    installed = ("site-packages", "dist-packages", library, str(own))  # most modules, of which no path is followed
+    installed = ("site-packages", "dist-packages", library, str(own))  # most modules; skips resolving their paths
     for path in (Path(file).resolve() for file in files if not any(part in file for part in installed)):
         if path.is_relative_to(project) and path.is_file() and not path.is_relative_to(own):
             yield path

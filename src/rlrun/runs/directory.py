@@ -1,11 +1,11 @@
 """Names and layout of a run directory.
 
 runs/<algorithm>-<env>/<date>_<time>_s<seed>[-k]/
-├── config.yaml, overrides.txt      what was asked for
-├── manifest.json                   with which versions, where (written last: with it the folder is a run)
+├── config.yaml, overrides.txt      the request
+├── manifest.json                   versions, source, machine (written last: with it the folder is a run)
 ├── status.json                     running, completed, failed, stopped or pruned; host, pid, heartbeat, failed attempts
-├── lock                            locked by the process that works on the run; which one that is
-├── metrics.jsonl, summary.json     what came out
+├── lock                            locked by the process that works on the run, and signed by it
+├── metrics.jsonl, summary.json     results
 ├── checkpoints/<env_steps>-<updates>/, checkpoints/latest, checkpoints/best
 └── log.txt, trace.json, tensorboard/, wandb/, mlflow/, videos/, exports/
 """
@@ -30,10 +30,10 @@ from rlrun.runs import trust
 
 Status = Literal["running", "completed", "failed", "stopped", "pruned"]
 STATUS = ("status", "host", "pid", "heartbeat")
-SILENT = 300.0  # seconds without a heartbeat after which a run counts as interrupted whose lock cannot be asked
+SILENT = 300.0  # seconds without a heartbeat after which a run counts as interrupted, if its lock cannot be tested
 PIDS = 2**31 - 1  # the largest number of a process
 NAME = 255  # bytes of a folder's name, at most
-_output = logging.getLogger("rlrun.output")  # what commands print next to their result
+_output = logging.getLogger("rlrun.output")  # messages that commands print beside their result
 _NOTES = r"(config\.yaml|overrides\.txt|status\.json|manifest\.json)"
 _STEP = r"\d{10,}-\d{10,}"
 CHECKPOINT = re.compile(_STEP)
@@ -47,7 +47,7 @@ BEFORE_STATUS = re.compile(r"lock|\.status\.json\.\d+-\d+\.tmp")  # the files of
 
 
 class RunDir:
-    """A run's folder: the paths in it, and how it is made, claimed, opened and given up.
+    """A run's folder: the paths in it, and functions that make, claim, open and discard it.
 
     Attributes:
         path: absolute.
@@ -73,8 +73,8 @@ class RunDir:
         self.videos = self.path / "videos"
         self.exports = self.path / "exports"
         self._owned = False  # made or claimed by this object, so that it may be discarded
-        self._made: list[Path] = []  # folders that exist because of this object, outermost first
-        self._found: list[Path] = []  # files that were in it before
+        self._made: list[Path] = []  # folders made by this object, outermost first
+        self._found: list[Path] = []  # files that it had before
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -84,7 +84,7 @@ class RunDir:
         """Make a new folder under `root`; two runs of the same second get different ones.
 
         Raises:
-            RunDirError: the place is not writable.
+            RunDirError: `root` is not writable.
         """
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{algorithm}-{env}").strip("-.")[:100]
         family = Path(root).absolute() / name
@@ -96,9 +96,9 @@ class RunDir:
 
     @classmethod
     def claim(cls, path: str | os.PathLike[str], *, restart: bool = False) -> RunDir:
-        """Take the folder that the user named: made if absent, used if empty.
+        """Take the folder that the user named: make it if it is missing, use it if it is empty.
 
-        restart: also delete what a start left that was killed before the folder was a run; all but its status.
+        restart: delete the files of a start that was killed before the folder was a run, except its status.
 
         Raises:
             RunDirError: it holds a run or other files, is a file, or is not writable.
@@ -123,10 +123,10 @@ class RunDir:
         return run
 
     def require_begun(self) -> None:
-        """Refuse a folder that holds anything but what a start leaves that was killed before the folder was a run.
+        """Refuse a folder with other files than those of a start that was killed before the folder was a run.
 
         Raises:
-            RunDirError: naming what else it holds.
+            RunDirError: naming the other files.
         """
         lock_is_ours = head(self.lock, 8).strip(b"\0") in (b"", b'{"token"')  # zeros after a power cut
         begun = known(self.status).get("status") in get_args(Status)
@@ -138,13 +138,13 @@ class RunDir:
                     place = Path(root, name)
                     within = place.relative_to(self.path).as_posix()
                     if place.is_symlink() or not pattern.fullmatch(within):
-                        names.remove(name)  # and search no folder of the user's
+                        names.remove(name)  # so that the user's folders are not searched
                         others.append(within)
         if others:
             raise RunDirError(f"run directory {self.path} is not empty: it holds {_some(sorted(others))}")
 
     def _make(self) -> bool:
-        """Make the folder by one atomic mkdir; False where it exists."""
+        """Make the folder by one atomic mkdir; return False if it exists."""
         self._made = [folder for folder in (*reversed(self.path.parents), self.path) if not folder.exists()]
         try:
             self.path.mkdir(parents=True)
@@ -157,7 +157,7 @@ class RunDir:
         return self._take()
 
     def _take(self) -> bool:
-        """Make the subfolder that marks a folder as taken, in one step; False where another process was faster."""
+        """Make the subfolder that marks a folder as taken, atomically; return False if another process was faster."""
         try:
             self.checkpoints.mkdir()
         except FileExistsError:
@@ -169,7 +169,7 @@ class RunDir:
         return True
 
     def discard(self) -> None:
-        """Remove what a start that failed has made: the content, and every folder made for it."""
+        """Remove the content of a failed start, and every folder made for it."""
         if not self._owned:
             return
         for entry in [entry for entry in self.path.iterdir() if entry not in self._found]:
@@ -183,7 +183,7 @@ class RunDir:
                 folder.rmdir()
             except FileNotFoundError:
                 continue
-            except OSError:  # another run lives in it by now
+            except OSError:  # it holds another run by now
                 return
 
     @classmethod
@@ -191,7 +191,7 @@ class RunDir:
         """Return an existing run.
 
         Raises:
-            RunDirError: there is none; the message names the nearest.
+            RunDirError: there is no run; the message names the nearest one.
         """
         place = place_of(path)
         if is_run(place):
@@ -208,7 +208,7 @@ class RunDir:
         raise RunDirError(f"{place} is not a run directory: it has no config.yaml with a manifest.json{hint}")
 
     def start(self, *, config: str, overrides: Iterable[str], manifest: Mapping[str, Any]) -> None:
-        """Write what was asked for, and trust it; with the manifest, the last file, the folder becomes a run."""
+        """Write config and overrides, and trust them; then the manifest, with which the folder becomes a run."""
         self.keep(config, overrides)
         self.write_status("running")
         write_json(self.manifest, manifest)
@@ -216,19 +216,19 @@ class RunDir:
     def keep(self, config: str, overrides: Iterable[str]) -> None:
         """Write the config and the overrides, and trust them."""
         listed = "".join(f"{override}\n" for override in overrides)
-        trust.remember(config, listed)  # before they are written: a kill in between leaves a run that is trusted
+        trust.remember(config, listed)  # first, so that a kill in between leaves a trusted run
         write_text(self.config, config)
         write_text(self.overrides, listed)
 
     def write_status(self, status: Status, *, error: str | None = None, attempts: int | None = None) -> None:
-        """Say what this process makes of the run now.
+        """Write the run's status, with this process and the time.
 
-        A run that a search has pruned stays pruned unless it completes, or is given new attempts.
+        A run that a search has pruned stays pruned until it completes, or gets new attempts.
 
         Args:
             status: of the run.
-            error: why it failed, in one line.
-            attempts: that failed; None counts this one, and forgets them once the run completes.
+            error: cause of a failure, in one line.
+            attempts: number of failed attempts; None = count this one, and 0 once the run completes.
         """
         before = known(self.status)
         if attempts is None:
@@ -240,9 +240,9 @@ class RunDir:
         write_json(self.status, about | ({"error": error} if error else {}))
 
     def read_status(self, *, ours: bool = False) -> dict[str, Any]:
-        """Return the status file's content; a `running` reads `interrupted` where no process works on the run.
+        """Return the status file's content; `running` becomes `interrupted` if no process works on the run.
 
-        ours: the lock is held by this process, which asks for one that had it before.
+        ours: this process holds the lock, so that the lock says nothing about the process of the status.
         """
         try:
             status: dict[str, Any] = dict.fromkeys(STATUS) | read_json(self.status)
@@ -254,7 +254,7 @@ class RunDir:
         return status
 
     def read_overrides(self) -> list[str]:
-        """Return the overrides that the run was started with; none where no file says.
+        """Return the overrides of the run; empty if the file is missing.
 
         Raises:
             RunDirError: the file cannot be read.
@@ -265,9 +265,9 @@ class RunDir:
         return lines.splitlines()
 
     def _is_alive(self, status: Mapping[str, Any], ours: bool) -> bool:
-        """Return True if the process of a status is there: by its lock, else by its number, else by its heartbeat.
+        """Return True if the process of a status is alive: by its lock, else by its number, else by its heartbeat.
 
-        One of the future, by a clock that was wrong, is as good as none.
+        A heartbeat in the future, from a wrong clock, does not count.
         """
         age = (datetime.now(UTC) - datetime.fromisoformat(status["heartbeat"])).total_seconds()
         if not isinstance(status["pid"], int) or not 1 <= status["pid"] <= PIDS:
@@ -294,7 +294,7 @@ class RunDir:
             raise RlrunError(f"{self.log} cannot be written: {reason(error)}") from error
 
     def echo(self, text: str, level: int = logging.INFO) -> None:
-        """Append to the log, and print for the user; a warning is printed from Python, too."""
+        """Append to the log, and print for the user; warnings are also printed when rlrun is used from Python."""
         self.note(text)
         _output.log(level, "%s", text)
 
@@ -302,7 +302,7 @@ class RunDir:
     def noting_warnings(self) -> Iterator[None]:
         """Append the warnings of rlrun to the log, too, while the context lasts."""
         messages, notes = logging.getLogger("rlrun"), logging.Handler(logging.WARNING)
-        silent = not messages.hasHandlers()  # then Python prints warnings, unless there is a handler
+        silent = not messages.hasHandlers()  # if so, Python prints warnings itself, until a handler is added
 
         def emit(record: logging.LogRecord) -> None:
             text = printable(" ".join(record.getMessage().split()))
@@ -320,16 +320,16 @@ class RunDir:
             messages.removeHandler(notes)
 
     def checkpoint_dirs(self, place: Path | None = None) -> list[Path]:
-        """Return all checkpoints, oldest step first; or those of another rank, in its folder."""
+        """Return all checkpoints, oldest step first; those in the folder `place` for another rank."""
         paths = folder.iterdir() if (folder := place or self.checkpoints).is_dir() else ()
         return sorted((path for path in paths if CHECKPOINT.fullmatch(path.name)), key=checkpoint_key)
 
     def newest_first(self) -> list[Path]:
-        """Return all checkpoints in the order in which a run resumes from the first that is good.
+        """Return all checkpoints in the order in which a resume tries them.
 
-        It begins with the one that `latest` names, then come those before it. Those beyond it come last: a run that
-        once went on from an older one left them, and they may be of another course; or a process died before
-        `latest` named its newest, and then a resume makes that one again.
+        First comes the one that `latest` names, then those before it. Those after it come last: a run may have
+        continued from an older one since, so that they differ from its course; or a process died before `latest` named
+        its newest, which a resume makes again.
         """
         folders = self.checkpoint_dirs()
         named = [path for path in folders if path.name == self.pointed("latest")]
@@ -350,25 +350,25 @@ class RunDir:
         """Return the folder of a checkpoint: `latest`, `best`, or a step (with `-updates` if several share it).
 
         Raises:
-            RunDirError: there is no such checkpoint; the message lists those there are.
+            RunDirError: there is no such checkpoint; the message lists the existing ones.
         """
-        override = str(which)
+        wanted = str(which)
         folders = self.checkpoint_dirs()
-        if override in ("latest", "best"):
-            name = self.pointed(override)
+        if wanted in ("latest", "best"):
+            name = self.pointed(wanted)
             matching = [path for path in folders if path.name == name]
         else:
-            step = int(override.replace("_", "")) if override.replace("_", "").isdecimal() else None
-            matching = [path for path in folders if path.name == override or checkpoint_key(path)[0] == step]
+            step = int(wanted.replace("_", "")) if wanted.replace("_", "").isdecimal() else None
+            matching = [path for path in folders if path.name == wanted or checkpoint_key(path)[0] == step]
         if not matching:
             steps = [str(checkpoint_key(path)[0]) for path in folders]
             names = [name for name in ("latest", "best") if self.pointed(name) in {path.name for path in folders}]
-            raise RunDirError(f"{self.path} has no checkpoint '{override}'; it has {_some(names + steps)}")
+            raise RunDirError(f"{self.path} has no checkpoint '{wanted}'; it has {_some(names + steps)}")
         return matching[-1]
 
 
 def failures(status: Mapping[str, Any]) -> int:
-    """Return how many attempts failed, by the content of a status file."""
+    """Return the number of failed attempts in the content of a status file."""
     attempts = status.get("attempts", 0)
     return attempts if isinstance(attempts, int) else 0
 
@@ -379,7 +379,7 @@ def is_run(path: Path) -> bool:
 
 
 def in_a_run(folder: Path) -> bool:
-    """Return True if a folder is that of a run or a sweep, or inside one: its code and conf/ are never used."""
+    """Return True if a folder is a run or a sweep, or inside one; code and conf/ there are never used."""
     above = {path for place in (folder.absolute(), folder.resolve()) for path in (place, *place.parents)}
     return any(is_run(path) or (path / "sweep.json").is_file() for path in above)
 
@@ -387,7 +387,7 @@ def in_a_run(folder: Path) -> bool:
 def runs_beneath(path: Path) -> list[RunDir]:
     """Return the runs in a folder and in the folders under it, in the order of their paths, each once.
 
-    A run's own folders are not searched. Of a folder that links lead to, too, the path without a link counts.
+    A run's own folders are not searched. If links lead to a folder, too, its path without links counts.
     """
     runs: list[RunDir] = []
     folders, links = [path], list[Path]()
@@ -408,7 +408,7 @@ def runs_beneath(path: Path) -> list[RunDir]:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what a folder has in common with links to it; None where it cannot be asked."""
+    """Return device and inode of a folder, which links to it share; None if it cannot be read."""
     try:
         about = folder.stat()
     except OSError:
@@ -428,7 +428,7 @@ def checkpoint_key(path: Path) -> tuple[int, int]:
 
 
 def rank_folder(checkpoints: Path, rank: int) -> Path:
-    """Return the folder in which a rank, from 0, has its checkpoints: the first one where every run has them."""
+    """Return the folder of a rank's checkpoints; for rank 0 the folder that every run has."""
     return checkpoints / f"rank-{rank}" if rank else checkpoints
 
 

@@ -1,4 +1,4 @@
-"""Who works on a run: one process, which holds its lock and keeps its heartbeat, and stops if it loses the run."""
+"""Ownership of a run: one process holds its lock and keeps its heartbeat, and stops if it loses the run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rlrun.core.files import NOTE_BYTES, head, known, open_own, reason
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import SILENT, RunDir
 
-ATTEMPTS = 20  # to lock a run, of which others may be asking just now whether it is locked
-PAUSE = 0.05  # seconds between them
-tokens: dict[Path, str] = {}  # of the runs that this process works on: what its signature in their lock says
-_held: dict[Path, tuple[int, bool]] = {}  # of the runs that it keeps others from: their lock, and if that is locked
+ATTEMPTS = 20  # to lock a run, as other processes lock it for a moment to test the lock
+PAUSE = 0.05  # seconds between attempts
+tokens: dict[Path, str] = {}  # runs on which this process works -> the token of its signature in the lock
+_held: dict[Path, tuple[int, bool]] = {}  # runs that this process holds -> the open lock file, and whether it is locked
 if hasattr(os, "register_at_fork"):  # a process that the user's code forks writes nothing to the run
     os.register_at_fork(after_in_child=lambda: tokens.update(dict.fromkeys(tokens, "")))
 
@@ -36,7 +36,7 @@ def keep_fresh(run: RunDir, seconds: float = 30.0) -> Iterator[None]:
         while not over.wait(seconds):
             try:
                 beat()
-            except LostRun:  # which ends training at its next record or checkpoint
+            except LostRun:  # training ends at its next record or checkpoint
                 return
             except RlrunError:  # a full disk ends the run where its data is written, not here
                 continue
@@ -55,7 +55,7 @@ def require_idle(run: RunDir) -> None:
     """Refuse a run that another process works on.
 
     Raises:
-        InProgress: with process, host, the time of its last sign of life, and what to do.
+        InProgress: with process, host, last heartbeat, and a way out.
     """
     ours = run.path not in tokens and _held.get(run.path, (0, False))[1]
     status = run.read_status(ours=ours)
@@ -70,7 +70,7 @@ def require_idle(run: RunDir) -> None:
 
 
 def trace_of(run: RunDir) -> object:
-    """Return what the next process that works on a run will change."""
+    """Return a fingerprint of the run's status, which any process that works on the run changes."""
     try:
         about = run.status.stat()
     except OSError:
@@ -80,13 +80,13 @@ def trace_of(run: RunDir) -> object:
 
 @contextmanager
 def hold_run(run: RunDir) -> Iterator[tuple[int, bool]]:
-    """Keep other processes from a run for as long as a `with` block lasts, also from one that is still to be made.
+    """Keep other processes from a run, even before it is made, as long as a `with` block lasts.
 
-    Yields the run's lock as an open file, and whether it could be locked. A block within a block has the same lock.
+    Yields the run's lock as an open file, and whether it could be locked. Nested blocks share the lock.
 
     Raises:
-        InProgress: another process has it.
-        RunDirError: it is no file of the run's own.
+        InProgress: another process holds it.
+        RunDirError: the lock is not a plain file.
     """
     if run.path in _held:
         yield _held[run.path]
@@ -102,15 +102,15 @@ def hold_run(run: RunDir) -> Iterator[tuple[int, bool]]:
 
 @contextmanager
 def lock_run(run: RunDir, trace: object = ...) -> Iterator[None]:
-    """Hold the run lock for as long as a `with` block lasts; of two processes that try, one is refused.
+    """Hold the run lock, and sign it, as long as a `with` block lasts; of two processes that try, one is refused.
 
     Args:
         run: the run.
-        trace: what `trace_of` returned before anything of the run was read: what was read has to be true still.
+        trace: result of `trace_of` before the run was read; it must be unchanged.
 
     Raises:
-        RunDirError: a process works on it, or one did since then.
-        RlrunError: the disk does not take what this process writes.
+        RunDirError: another process works on the run, or did so since `trace_of`.
+        RlrunError: the lock cannot be written.
     """
     with hold_run(run) as (handle, locked):
         require_idle(run)
@@ -129,10 +129,10 @@ def lock_run(run: RunDir, trace: object = ...) -> Iterator[None]:
 
 
 def require_own(run: RunDir) -> None:
-    """Refuse to write to a run that this process worked on and another one has taken over.
+    """Refuse to write to a run that another process has taken over from this one.
 
     Raises:
-        LostRun: naming the other one.
+        LostRun: naming the other process.
     """
     token = tokens.get(run.path)
     if token is None:
@@ -149,7 +149,7 @@ def _locked(run: RunDir) -> tuple[int, bool]:
     """Return a run's lock as an open file, and whether it could be locked: some file systems cannot.
 
     Raises:
-        RunDirError: another process has it, or it is no file of the run's own.
+        RunDirError: another process holds it, or it is not a plain file.
     """
     handle = open_own(run.lock)
     try:

@@ -1,4 +1,4 @@
-"""Numbered files of a folder: created, read, updated and deleted by a handle, from any thread or process."""
+"""Numbered files in a folder, which any thread or process creates, reads, updates and deletes by their number."""
 
 import os
 import re
@@ -18,8 +18,8 @@ class Item:
 
     Attributes:
         handle: its number.
-        created: when it was written last, UTC.
-        path: where.
+        created: time of the last write, UTC.
+        path: of the file.
     """
 
     handle: int
@@ -28,7 +28,7 @@ class Item:
 
 
 class Items:
-    """The files `PREFIX<number>SUFFIX` of a folder, which is made where it is missing; they appear as a whole.
+    """The files `PREFIX<number>SUFFIX` of a folder, which is made if it is missing; writes are atomic.
 
     Args:
         folder: of the files.
@@ -41,7 +41,7 @@ class Items:
         self._named = re.compile(rf"{re.escape(prefix)}(\d+){re.escape(suffix)}")
 
     def path_of(self, handle: int) -> Path:
-        """Return the path of the file of a number, whether it exists or not."""
+        """Return the path of the file of a number; the file may be missing."""
         return self.folder / f"{self.prefix}{handle:06d}{self.suffix}"
 
     def items(self) -> list[Item]:
@@ -58,17 +58,17 @@ class Items:
         path = self.path_of(handle)
         try:
             status = path.stat()
-        except FileNotFoundError:  # also one that another process has just deleted
+        except FileNotFoundError:  # another process may have just deleted it
             return None
         return Item(handle, datetime.fromtimestamp(status.st_mtime, UTC), path) if S_ISREG(status.st_mode) else None
 
     def create(self, content: bytes | Path) -> Item:
         """Write bytes, or the content of another file, under the next number.
 
-        The next number is one above the highest. So that of a deleted newest file is given again.
+        The next number is one above the highest, so that the number of a deleted newest file is reused.
 
         Raises:
-            RlrunError: the other file cannot be read, the disk does not take it, or the content is neither.
+            RlrunError: the other file cannot be read, the disk does not take it, or the content has another type.
         """
         if not isinstance(content, bytes | Path):
             raise RlrunError(f"{self.folder}: wanted bytes or a Path as content, got a {type(content).__name__}")
@@ -83,7 +83,7 @@ class Items:
             write_bytes(temporary, data)
             while True:
                 try:
-                    os.link(temporary, self.path_of(handle))  # fails where another thread or process was faster
+                    os.link(temporary, self.path_of(handle))  # fails if another thread or process was faster
                     break
                 except FileExistsError:
                     handle += 1

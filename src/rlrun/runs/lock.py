@@ -1,4 +1,4 @@
-"""The run lock, and other locks on files: one process at most holds each, and writes into the file who it is."""
+"""The run lock, and other locks on files; the process that holds a lock signs the file."""
 
 import json
 import os
@@ -16,14 +16,14 @@ _contents: set[int] = set()  # open files that this process has locked
 
 
 def hold(handle: int) -> bool:
-    """Lock an open file until it is released, or this process ends; False where another process holds it.
+    """Lock an open file until `release` or the end of this process; return False if another process holds it.
 
-    A process that is forked from this one does not hold it.
+    Forked processes do not hold it.
 
     Raises:
         OSError: files cannot be locked there.
     """
-    import filelock  # some commands need no lock, and end in the time that this takes
+    import filelock  # here, as commands without a lock would take twice the time by it
 
     if not filelock.lock_descriptor(handle, blocking=False):
         return False
@@ -32,7 +32,7 @@ def hold(handle: int) -> bool:
 
 
 def locked(path: Path) -> int | None:
-    """Return an open file whose lock this process holds; None where another process has it.
+    """Return an open file whose lock this process holds; None if another process holds it.
 
     Raises:
         RunDirError: it is not a plain file, or files cannot be locked there.
@@ -49,7 +49,7 @@ def locked(path: Path) -> int | None:
 
 
 def release(handle: int) -> None:
-    """Close a file, and with it let go of its lock."""
+    """Close a file, which releases its lock."""
     _contents.discard(handle)
     with suppress(OSError):  # a process that was forked has closed it already
         os.close(handle)
@@ -60,7 +60,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_held(path: Path) -> bool | None:
-    """Return True if a process holds the lock of a file; None where that cannot be asked."""
+    """Return True if a process holds the lock of a file; None if that cannot be tested."""
     try:
         handle = open_regular(path)
     except RunDirError:
@@ -74,7 +74,7 @@ def is_held(path: Path) -> bool | None:
 
 
 def sign(handle: int, *, locked: bool) -> str:
-    """Write into an open file that it is this process's; return the token that no other process has.
+    """Write this process's signature into an open file; return its unique token.
 
     Raises:
         OSError: the disk does not take it.
@@ -88,9 +88,9 @@ def sign(handle: int, *, locked: bool) -> str:
 
 
 def is_alive(signature: dict[str, Any]) -> bool | None:
-    """Return True if the process that signed a file is there; None where another machine or container counts it.
+    """Return True if the process that signed a file is alive; None if it is of another machine or container.
 
-    A process number alone says nothing: it is given out again, also after the machine restarted.
+    The number alone is not enough: numbers are reused, also after a restart of the machine.
     """
     begun, own = signature.get("started"), started(os.getpid())
     if signature.get("boot") != boot() or own is None or str(begun).split(" ")[0] != own.split(" ")[0]:
@@ -99,12 +99,12 @@ def is_alive(signature: dict[str, Any]) -> bool | None:
 
 
 def boot() -> str:
-    """Return what names this machine since it was started; its name where the system does not report it."""
+    """Return an id of this machine's last start; its host name if the system does not report one."""
     return head(BOOT, 64).decode().strip() or socket.gethostname()
 
 
 def started(pid: object) -> str | None:
-    """Return where process numbers count, and when a process of that number was started; None where there is none."""
+    """Return the process namespace, and the start time of the process of a number; None if there is none."""
     try:
         if isinstance(pid, int):
             after = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]

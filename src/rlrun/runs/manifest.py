@@ -1,4 +1,4 @@
-"""What a run was made with: command, versions, source, machine."""
+"""The manifest of a run: command, versions, source, machine."""
 
 import functools
 import hashlib
@@ -20,7 +20,7 @@ PACKAGES = ("rlrun", "torch", "hydra-core", "omegaconf", "gymnasium", "numpy", "
 
 
 def manifest(command: Sequence[str], *, seed: int, project: Path) -> dict[str, Any]:
-    """Describe the circumstances of a run.
+    """Return the manifest of a run.
 
     Args:
         command: the overrides that started it.
@@ -42,7 +42,7 @@ def manifest(command: Sequence[str], *, seed: int, project: Path) -> dict[str, A
 
 
 def git(project: Path) -> dict[str, Any] | None:
-    """Return the commit, and a hash of what tracked files hold beyond it; None without git or a commit."""
+    """Return the commit, and a hash of uncommitted changes to tracked files; None without git or a commit."""
     commit = _run_git(project, {}, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -54,20 +54,20 @@ def git(project: Path) -> dict[str, Any] | None:
 
 
 def uncommitted(project: Path) -> bytes | None:
-    """Return how tracked files differ from the commit, as `git diff` prints it; None without git or a commit."""
+    """Return the uncommitted changes of tracked files, as `git diff` prints them; None without git or a commit."""
     named = _run_git(project, {}, "config", "--null", "--name-only", "--get-regexp", FILTERS) or b""
     keys = named.decode(errors="surrogateescape").split("\0")[:-1]
-    variables = {"GIT_CONFIG_COUNT": str(len(keys))}  # with them git runs none of the programs that these keys name
+    variables = {"GIT_CONFIG_COUNT": str(len(keys))}  # these override keys that name programs for git to run
     for number, key in enumerate(keys):
         variables[f"GIT_CONFIG_KEY_{number}"] = key
         variables[f"GIT_CONFIG_VALUE_{number}"] = "false" if key.endswith(".required") else ""
     return _run_git(project, variables, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
 
 
-def _run_git(project: Path, variables: dict[str, str], *overrides: str) -> bytes | None:
+def _run_git(project: Path, variables: dict[str, str], *arguments: str) -> bytes | None:
     try:
         process = subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", "-C", str(project), *overrides],  # or the repository names a program
+            ["git", "-c", "core.fsmonitor=false", "-C", str(project), *arguments],  # or the repository names a program
             capture_output=True,
             timeout=10,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **variables},  # reading must not touch the user's index
@@ -80,7 +80,7 @@ def _run_git(project: Path, variables: dict[str, str], *overrides: str) -> bytes
 
 @functools.cache
 def versions() -> dict[str, str | None]:
-    """Return the version of each package that a run depends on."""
+    """Return the versions of the main packages of a run."""
     installed: dict[str, str | None] = dict.fromkeys(PACKAGES)
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""What the files of a run say of its progress."""
+"""The progress of a run, read from its files."""
 
 import json
 import math
@@ -21,18 +21,18 @@ SHOWN_LOSSES = 4
 BAR = 12  # cells
 SHOWN_WORK = 2  # kinds that take the most time
 RETURN, VALIDATION = "evaluation/mean_return", "validation/"  # metrics that judge runs: a name, and the family of names
-HUGE = 1e100  # a larger number is none that a mean could be taken of
+HUGE = 1e100  # larger numbers are ignored, as means of them would overflow
 
 
 def last_line(path: Path) -> str | None:
-    """Return the last line of a log that says something."""
+    """Return the last line of a log that is not empty."""
     lines = [line.strip() for line in _tail(path).splitlines()]
     text = next((line.removeprefix("rlrun: ") for line in reversed(lines) if line), None)
     return None if text is None else printable(text)
 
 
 def progress(metrics: Path) -> dict[str, float]:
-    """Return the newest values of a run's metrics, as far as they are near the end of the file."""
+    """Return the newest values of a run's metrics, from the end of the file."""
     values: dict[str, float] = {}
     for line in _tail(metrics).splitlines():
         record = record_of(line) or {}  # the first line may be cut off, and the last one is being written
@@ -41,7 +41,7 @@ def progress(metrics: Path) -> dict[str, float]:
 
 
 def lines_of(path: Path, most: int) -> Iterator[bytes]:
-    """Yield the lines of a file, a very long one in pieces; what is beyond `most` bytes is not read.
+    """Yield the lines of a file, very long ones in pieces, up to `most` bytes.
 
     Raises:
         RunDirError: it cannot be read.
@@ -56,7 +56,7 @@ def lines_of(path: Path, most: int) -> Iterator[bytes]:
 
 
 def record_of(line: str | bytes) -> dict[str, Any] | None:
-    """Return what a line of metrics holds; None where it is no record."""
+    """Return the record in a line of metrics; None if it is invalid."""
     with suppress(ValueError, RecursionError):
         record = json.loads(line)
         if isinstance(record, dict):
@@ -65,7 +65,7 @@ def record_of(line: str | bytes) -> dict[str, Any] | None:
 
 
 def judged(record: Mapping[str, Any]) -> str | None:
-    """Return the metric that judges a run: a mean return, or the objective, which a validation writes first."""
+    """Return the name of the metric that judges a run: the mean return, or the first metric of a validation."""
     return RETURN if RETURN in record else next((name for name in record if name.startswith(VALIDATION)), None)
 
 
@@ -75,7 +75,7 @@ def score_of(record: Mapping[str, Any]) -> Any:
 
 
 def values_of(path: Path, name: str) -> list[float]:
-    """Return the values of a metric in a run's `metrics.jsonl`, which may be absent; NaN where one is no number."""
+    """Return the values of a metric in a run's `metrics.jsonl`, which may be missing; NaN for invalid numbers."""
     values, quoted = [], json.dumps(name).encode()
     with suppress(RlrunError), os.fdopen(open_regular(path), "rb") as file:
         while (line := file.readline(LONGEST)).endswith(b"\n"):  # else it is being written, or not a record
@@ -87,17 +87,17 @@ def values_of(path: Path, name: str) -> list[float]:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a value of a record as a number; None where it is none that can be used."""
+    """Return a value of a record as a number; None for NaN, huge numbers and other types."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if -HUGE < value < HUGE else None  # NaN is not
 
 
 def quiet_for(run: RunDir, log: Path, *, since: float, stall: float | None) -> str | None:
-    """Say for how long a running job has given no sign of life, if that is too long.
+    """Return a message if a running job has been silent for too long, else None.
 
-    since: when its process was started, seconds since 1970.
-    stall: seconds without a further line of metrics, a checkpoint or a message; None = any.
+    since: start time of its process, seconds since 1970.
+    stall: allowed seconds without a new line of metrics, checkpoint or message; None = unlimited.
     """
     now = time.time()
     silent = now - max(since, changed(run.status))
@@ -111,7 +111,7 @@ def quiet_for(run: RunDir, log: Path, *, since: float, stall: float | None) -> s
 
 
 def changed(path: Path) -> float:
-    """Return when a file or folder was changed last, seconds since 1970; 0 where there is none."""
+    """Return the time of a file's or folder's last change, seconds since 1970; 0 if it is missing."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -128,7 +128,7 @@ def _tail(path: Path) -> str:
 
 
 def position(record: Mapping[str, Any]) -> int:
-    """Return the environment step, or the update where there is none."""
+    """Return the environment step, or the update if there are no steps."""
     return int(record["env_steps"] or record["updates"])
 
 
@@ -150,9 +150,9 @@ def line(
 
 
 def parts(record: Mapping[str, Any], *, total: int | None = None, offline: int = 0, to_go: bool = True) -> list[str]:
-    """Return progress, returns, losses, speed, with `to_go` the remaining time, and where time goes, each as text.
+    """Return texts for progress, returns, losses, speed, remaining time (with `to_go`) and shares of time.
 
-    Before the first environment step of a run with `offline` updates the progress counts these.
+    Before the first environment step of a run with `offline` updates, progress counts these updates.
     """
     unit = "steps" if record["env_steps"] else "offline updates" if offline else "updates"
     total = offline if offline and not record["env_steps"] else total
@@ -179,13 +179,13 @@ def parts(record: Mapping[str, Any], *, total: int | None = None, offline: int =
 
 
 def where_time_goes(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the kinds of work with their shares of the time, the largest first; those below a percent are left out."""
+    """Return the kinds of work with their shares of the time, the largest first, without those below a percent."""
     shares = {work: record.get(f"time/{work}") or 0.0 for work in KINDS}
     return {work: share for work, share in sorted(shares.items(), key=lambda item: -item[1]) if share >= 0.01}
 
 
 def outcome(summary: Mapping[str, Any], metrics: Path, config: Mapping[str, Any]) -> str:
-    """Return how a run ended, in one line: by its summary, or by the newest metrics of its own callbacks."""
+    """Return the outcome of a run as one line, from its summary, or from the newest metrics of its own callbacks."""
     steps = f"{summary['updates']:,} updates, {summary['seconds']:.0f} s"
     steps = steps if config.get("env") is None else f"{summary['env_steps']:,} env steps, {steps}"
     text, stats, validated = "", summary["evaluation"], summary.get("validation")

@@ -1,7 +1,7 @@
-"""Trust at the door: a run directory is code, so commands build only from what this user made or trusts.
+"""Trust: a run directory is code, so commands build only from runs that this user made or trusts.
 
-A digest of each file that says what to build is remembered in the user's state folder when the run is made. A copy of
-a run has the same digests. Each digest is an empty file by its name, so nothing is ever half-written.
+When a run is made, digests of the files that name classes to build are stored in the user's state folder. A copy of a
+run has the same digests. Each digest is the name of an empty file, so that writes are atomic.
 """
 
 import logging
@@ -23,8 +23,8 @@ VARIABLE = "RLRUN_TRUST"  # further folders, separated as in PATH
 
 
 def remember(*texts: str | bytes) -> None:
-    """Trust these texts from now on; where nothing can be noted, a later command asks for them."""
-    try:  # a run that trains does not fail by this; some users have no home
+    """Trust these texts from now on; warn if they cannot be stored, as later commands then want `--trust`."""
+    try:  # training must not fail by this; some users have no home
         folder = _state() / "trusted"
         folder.mkdir(parents=True, exist_ok=True)
         for text in texts:
@@ -45,17 +45,17 @@ def require_trusted(run: str | os.PathLike[str], trust: bool = False) -> None:
 
     Args:
         run: its directory.
-        trust: build from it, and remember it.
+        trust: accept it, and remember it.
 
     Raises:
-        RequestError: it is not trusted; the message says how it can be.
+        RequestError: it is not trusted; the message names the way out.
     """
     run = place_of(run)
     require_remembered(run, said_by(run), trust, "this run was not made here")
 
 
 def said_by(run: Path) -> list[tuple[Path, bytes]]:
-    """Return the files of a run that say what it builds, with their content."""
+    """Return the files of a run that name the classes to build, with their content."""
     paths = [run / name for name in ("config.yaml", "overrides.txt")]
     return [(path, read_bytes(path)) for path in paths if path.exists()]
 
@@ -63,13 +63,13 @@ def said_by(run: Path) -> list[tuple[Path, bytes]]:
 def require_remembered(
     place: Path, texts: Iterable[tuple[Path, str | bytes]], trust: bool, why: str, way_out: str = ""
 ) -> None:
-    """Refuse to build what texts say, unless they were remembered or their place lies below a trusted folder.
+    """Refuse to build from texts, unless they are remembered or their place lies below a trusted folder.
 
     Args:
-        place: the file or folder that they come from.
-        texts: what is built, each with its file.
-        trust: build it, and remember it.
-        why: the begin of the message, which goes on with the files to read.
+        place: the file or folder of the texts.
+        texts: to build from, each with its file.
+        trust: accept them, and remember them.
+        why: the beginning of the message, which continues with the files to read.
         way_out: the end of the message.
 
     Raises:
@@ -94,11 +94,11 @@ def _is_remembered(text: str | bytes) -> bool:
 
 
 def trust(folder: Path | str) -> None:
-    """Trust what lies below a folder, now and later; the Python equivalent of `rlrun trust DIR`.
+    """Trust all runs below a folder, now and later; the Python equivalent of `rlrun trust DIR`.
 
     Raises:
         RequestError: there is no such folder.
-        RlrunError: it cannot be noted.
+        RlrunError: the disk does not take the list.
     """
     path = Path(folder).resolve()
     if not str(folder) or "\n" in str(path) or not path.is_dir():

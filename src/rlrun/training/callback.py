@@ -24,12 +24,12 @@ _signatures: WeakKeyDictionary[Any, Mapping[str, inspect.Parameter]] = WeakKeyDi
 
 
 class Hook(NamedTuple):
-    """A hook that was overridden.
+    """A hook that a callback overrides.
 
-    method: what is called.
-    arguments: that it asks for, by name.
-    label: its name to show; the update treats "loss", "target" and "move" (of a target network) as what they are.
-    framework: optional names that are read for the hook, and are no arguments of it.
+    method: to call.
+    arguments: parameters that it requests, by name.
+    label: its name in messages; the update treats "loss", "target" and "move" (of a target network) specially.
+    framework: optional names that rlrun reads for the hook, beside its arguments.
     """
 
     method: Callable[..., Any]
@@ -47,13 +47,13 @@ class SkipBatch(Exception):
 
 
 def trained_by(callback: Any) -> Sequence[Any]:
-    """Return the parameters that the optimizer of a callback steps; few have one."""
+    """Return the parameters that the optimizer of a callback steps; empty for most callbacks."""
     parameters: Sequence[Any] = callback.trained() if hasattr(callback, "trained") else ()
     return parameters
 
 
 def derive(kind: Any) -> str:
-    """Return from which class a callback's class has to derive, as the end of a message; nothing if it does."""
+    """Return a hint which class to derive from, as the end of a message; empty for a subclass of `Callback`."""
     if not inspect.isclass(kind) or issubclass(kind, Callback):
         return ""
     bases = "rlrun.training.callback.Callback (docs/extending.md), or a loss from rlrun.callbacks.LossCallback"
@@ -63,31 +63,29 @@ def derive(kind: Any) -> str:
 
 
 class Callback:
-    """Take part in training by overriding some of eight hooks.
+    """The base of callbacks, which take part in training by overriding some of eight hooks.
 
-    A hook asks for data by the names of its arguments: they are looked up in the callback's
-    data group first, then in the run's state. An argument with a default is optional. A dict
-    that a hook returns is added to the data group, or to the state where there is no group.
+    A hook requests data by the names of its arguments: they are looked up in the callback's data group first, then in
+    the run's state. An argument with a default is optional. A dict that a hook returns is added to the data group, or
+    to the state if there is no group.
 
     The plan reads further attributes of the few callbacks that have them:
 
-    * `leads`: it observes or writes files, and does not affect training, so only the first rank has it
-    * `ends`: its `end_cycle` may end training, so it is called after all others
-    * `only_provides`: it is a mistake if no hook asks for what it provides
-    * `on_request`: its `begin_batch` is called only if a hook asks for what it provides
-    * `withheld`: names that it lacks in this run, and why, for who asks for them
-    * `requested_names`: is set to those of `provides` that hooks ask for
-    * `trained()`: parameters that its optimizer steps; others step them only where both have `by_turns`
-    * `every`, `due()`, `passed()`: of losses and target networks that rest in some updates
-    * `inherited`: entries of its state that a fork takes; others restart
+    * `leads`: it observes or writes files, and does not affect training, so only the first rank has it * `ends`: its
+      `end_cycle` may end training, so it is called after all others * `only_provides`: the plan is refused if no hook
+      requests a name that it provides * `on_request`: its `begin_batch` is called only if a hook requests a name that
+      it provides * `withheld`: names that it lacks in this run -> the reason, for messages * `requested_names`: is set
+      to those of `provides` that hooks request * `trained()`: parameters that its optimizer steps; others step them
+      only if both have `by_turns` * `every`, `due()`, `passed()`: of losses and target networks that skip some updates
+      * `inherited`: entries of its state that a fork takes; others restart
     """
 
     data_group: str | None = None  # batch hooks look up names here first
     inputs: Mapping[str, str] = {}  # argument of its hooks -> name that is read for it; others read their own name
     provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
-    cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; subclasses with these hooks set it
+    cycle: int = 0  # updates from one begin_cycle or end_cycle to the next; 0 = never; set by classes with these hooks
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
-    config_keys: Mapping[str, str] = {}  # argument of its constructor -> key that holds it, for errors of hooks
+    config_keys: Mapping[str, str] = {}  # argument of its constructor -> its config key, for errors of hooks
 
     def restore_state(self, *names: Any) -> dict[str, Any] | None:
         """Load saved data; other callbacks may not be ready yet."""
@@ -114,7 +112,7 @@ class Callback:
         """Clean up, also after errors; `error` is the one that ended training early, or None."""
 
     def require_peers(self, callbacks: Mapping[str, "Callback"]) -> None:
-        """Refuse callbacks, by name, that do not fit this one, when the plan is made."""
+        """Raise an error if other callbacks do not fit this one; called when the plan is made."""
 
     @cached_property
     def store(self) -> MetricStore:
@@ -129,7 +127,7 @@ class Callback:
     def state_dict(self) -> dict[str, Any]:
         """Return all state that influences training: tensors, numbers, nested dicts and lists of these.
 
-        Here it is the newest metrics, if hooks returned some.
+        The base class returns the newest metrics, if hooks returned some.
         """
         return {"metrics": as_numbers(self.metrics)} if self.store.newest else {}
 

@@ -1,4 +1,4 @@
-"""Metrics of an update: tensors as hooks return them, reduced when somebody reads them; and other kinds of metrics."""
+"""Metrics of an update: tensors, reduced only when they are read; histograms, images, videos and texts."""
 
 import math
 import re
@@ -16,20 +16,20 @@ from rlrun.core.typing import Array
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 BINS = 64  # of a histogram
-LARGEST = 1e300  # number of a histogram, whose range is finite then
-AXES = ("env_steps", "updates", "seconds", "samples")  # of a record, which metrics must not replace
+LARGEST = 1e300  # numbers of a histogram are clamped to this, so that its range is finite
+AXES = ("env_steps", "updates", "seconds", "samples")  # of a record; metrics may not have these names
 WINDOWED = re.compile(r"windowed\[[1-9]\d{0,8}\]:\S.*")
 LIKE_WINDOWED = re.compile(r"window\w*[\[(]", re.IGNORECASE)
-UNREAD = 256  # values of a window that wait on their device, at most
+UNREAD = 256  # values of a window that stay on their device, at most
 WANTED = "a metric is one number, or a Histogram, Image, Video or Text of rlrun"
 
 
 class Metric(NamedTuple):
-    """Tensors of an update, and how they become one number.
+    """Tensors of an update with the reduction that makes them one number.
 
     tensors: [...] each, detached when they are stored.
     by: name of the reduction, a key of `REDUCTIONS`; or a function of the tensors.
-    valid: flags [...]; other entries do not count. None = all count.
+    valid: flags [...] of the entries that count; None = all.
     """
 
     tensors: tuple[Tensor, ...]
@@ -40,7 +40,7 @@ class Metric(NamedTuple):
 class Histogram(NamedTuple):
     """Numbers whose distribution is logged; `metrics.jsonl` has their quantiles as NAME/q05 to NAME/q95.
 
-    values: [...], a tensor, an array or a list; numbers that are not finite do not count.
+    values: [...], a tensor, an array or a list; NaN and infinity are left out.
     """
 
     values: Any
@@ -81,7 +81,7 @@ class Distribution(NamedTuple):
 
 
 MEDIA = (Image, Video, Text)
-KINDS = (Histogram, Distribution, *MEDIA)  # of metrics that are no numbers
+KINDS = (Histogram, Distribution, *MEDIA)  # of metrics other than numbers
 
 
 def explained_variance(value: Tensor, return_: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class Window:
     unread: list[Any] = field(default_factory=list)
 
     def catch_up(self) -> None:
-        """Count the unread numbers; it does not matter when."""
+        """Add the unread numbers; the result does not depend on when this is called."""
         for number in to_host(dict(enumerate(self.unread))).values():
             self.newest.append(number)
             self.total += number if math.isfinite(number) else 0.0
@@ -122,7 +122,7 @@ class Windows:
         self._windows: dict[str, Window] = {}  # by the whole name
 
     def take(self, metrics: dict[str, Any]) -> bool:
-        """Move the numbers with such names into their windows; return True if there are some."""
+        """Move the metrics with such names into their windows; return True if there are any."""
         names = [name for name in metrics if name.startswith("windowed[") and WINDOWED.fullmatch(name)]
         if not names:
             return False
@@ -167,17 +167,17 @@ class Windows:
 
 
 class MetricStore:
-    """The newest metrics of one callback; a mapping that hooks return replaces the one before.
+    """The newest metrics of one callback; each mapping from a hook replaces the previous one.
 
     They are reduced when they are read, without a network and without random numbers.
 
     Attributes:
-        windows: of every update's metrics with such names; the logger saves them.
+        windows: means of metrics named `windowed[N]:NAME`; the logger saves them.
     """
 
     def __init__(self) -> None:
         self.newest: dict[str, Any] = {}
-        self.fresh = False  # of an update of this process
+        self.fresh = False  # True if they are of an update of this process
         self.windows = Windows()
 
     def load(self, metrics: Mapping[str, float]) -> None:
@@ -185,7 +185,7 @@ class MetricStore:
         self.newest, self.fresh = dict(metrics), False
 
     def put(self, metrics: Mapping[str, Any]) -> None:
-        """Keep metrics in place of the ones before: tensors, which stand for their mean, numbers or other kinds."""
+        """Replace the metrics by others: tensors, which stand for their mean, numbers or other kinds."""
         self.newest, self.fresh = {name: detached(value) for name, value in metrics.items()}, True
         self.windows.take(self.newest)
 
@@ -211,7 +211,7 @@ def detached(value: Any) -> Any:
 
 
 def reduced(value: Any) -> Any:
-    """Return a metric as a number, or a tensor of one number; a histogram, an image, a video or a text as it is."""
+    """Return a metric as a number or a tensor of one number; histograms, images, videos and texts stay unchanged."""
     if isinstance(value, Metric):
         tensors = value.tensors if value.valid is None else tuple(tensor[value.valid] for tensor in value.tensors)
         return (REDUCTIONS[value.by] if isinstance(value.by, str) else value.by)(*tensors)
@@ -226,10 +226,10 @@ def is_number(value: Any) -> bool:
 
 
 def _in_record(value: Any) -> Any:
-    """Return a metric as records have it: a histogram as a `Distribution`, frames as bytes [..., H, W, channels].
+    """Return a metric in the form of records: a histogram as a `Distribution`, frames as bytes [..., H, W, channels].
 
     Raises:
-        ValueError: it is no metric; the message says what it has instead.
+        ValueError: it is not a metric; the message describes it.
     """
     if isinstance(value, Histogram):
         return _distribution(_array(value.values))
@@ -254,7 +254,7 @@ def _in_record(value: Any) -> Any:
 
 
 def as_record(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return metrics as records have them, and of what is no metric, what it has instead."""
+    """Return metrics in the form of records, and for each invalid one a description of its fault."""
     values, faults = {}, {}
     for name, value in metrics.items():
         try:
@@ -301,14 +301,14 @@ def as_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def packed(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics of a record for a checkpoint, which knows no classes."""
+    """Return metrics of a record as plain lists and numbers, for a checkpoint."""
     return {
         name: [type(value).__name__, *value] if isinstance(value, KINDS) else value for name, value in metrics.items()
     }
 
 
 def unpacked(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics that `packed` took."""
+    """Return the metrics from the result of `packed`."""
     kinds = {kind.__name__: kind for kind in KINDS}
     return {name: kinds[value[0]](*value[1:]) if isinstance(value, list) else value for name, value in metrics.items()}
 
@@ -341,7 +341,7 @@ def _distribution(values: Array) -> Distribution:
 
 
 def _bytes(frames: Array, dimensions: int) -> Array:
-    """Return frames as bytes with so many dimensions, the last of them channels."""
+    """Return frames as bytes with this number of dimensions, the last of them channels."""
     frames = frames[..., None] if frames.ndim == dimensions - 1 else frames
     if frames.ndim != dimensions or frames.shape[-1] not in (1, 3, 4) or not frames.size:
         raise ValueError(f"the shape {list(frames.shape)}; frames have [H, W, channels], and 1, 3 or 4 channels")

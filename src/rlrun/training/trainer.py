@@ -1,4 +1,4 @@
-"""The training loop: eight events, and no knowledge of reinforcement learning."""
+"""The training loop: it calls the hooks of eight events, and is independent of reinforcement learning."""
 
 import os
 import traceback
@@ -32,17 +32,17 @@ class Trainer:
     The plan is made here, so wiring mistakes are reported before anything runs. `state` has further arguments of hooks:
     `update` (number of the current update, from 1), `callbacks`, `loader`, `run_dir`, `config`, `parts`,
     `spent` (seconds by kind of work), `batches` (of the update, by group), `group_updates` (updates of each data group;
-    empty if there is one), and all names that callbacks add to it.
+    empty if there is only one), and all names that callbacks add to it.
 
     Args:
         callbacks: by name.
         loader: of batches.
-        around: entered for each batch, around `begin_batch`, `backward` and `end_batch`; acting, environment steps and
+        around: a context around `begin_batch`, `backward` and `end_batch` of each batch; acting, environment steps and
             evaluations are outside of it.
-        fuse: compiles hooks of the update that follow one another; None = nothing is compiled.
+        fuse: compiles successive hooks of the update; None = nothing is compiled.
 
     Raises:
-        WiringError: an entry is not a callback, or a hook asks for a name that nobody provides.
+        WiringError: an entry is not a callback, or a hook requests a name that nobody provides.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class Trainer:
             spent=Spent(),
             batches={},
             group_updates=dict.fromkeys(names, 0) if len(names) > 1 else {},
-            run_dir=None,  # where files go, if anywhere; these three are set by the experiment
+            run_dir=None,  # the experiment sets these three; None = no files
             config={},
             parts={},  # config path -> object with a state_dict
         )
         self.plan: Plan = plan(self.callbacks, names, self.state)
-        inner = getattr(loader, "loader", loader)  # of a prefetch
+        inner = getattr(loader, "loader", loader)  # a prefetch wraps one
         self.plan.rates = inner.rates() if hasattr(inner, "rates") else {}
         self.update = Update([step for event in UPDATE for step in self.plan.steps[event]], fuse)
-        self._reached: str | None = None  # callback whose `end_cycle` the current update has reached
+        self._reached: str | None = None  # callback whose `end_cycle` is running or was interrupted
 
     def train(self, ready: Callable[[], None] | None = None) -> State:
         """Run until the loader ends or a hook raises `Stop`; `end_training` is called also after errors.
 
-        An update may have stopped between its `end_cycle` hooks, by a `Stop` or because the state was saved
-        there. It is finished first, from the hook that it had reached.
+        A restored update may have stopped between its `end_cycle` hooks, by a `Stop` or because the state was saved
+        there. The remaining hooks are called first.
 
         Args:
-            ready: called once all callbacks have begun, before anything else; may raise `Stop`, too.
+            ready: called after all `begin_training` hooks; may raise `Stop`, too.
 
         Returns:
             The run's state; `state["stopped_by"]` is the `Stop` that ended it, or None.
@@ -99,7 +99,7 @@ class Trainer:
             self._finish_update()
             self._loop()
         except BaseException as raised:
-            if os.getpid() != owner:  # a fork by a part's code: only its parent process may end the run
+            if os.getpid() != owner:  # a part's code forked: only the parent process may end the run
                 raise
             error = raised
             _note_hook(error)
@@ -158,11 +158,11 @@ class Trainer:
         self._reached = None
 
     def _end(self, error: BaseException | None) -> None:
-        """Make every callback clean up; raise the first failure after all are done."""
+        """Call all `end_training` hooks; then raise the first failure."""
         failure: BaseException | None = None
         for step in self.plan.steps["end_training"]:
             try:
-                # the start may have failed
+                # names are missing if the start failed
                 wanted = {**step.required, **step.optional}.items()
                 named = {argument: self.state[name] for argument, name in wanted if name in self.state}
                 self.state.update(step.method(error, **named) or {})
@@ -173,7 +173,7 @@ class Trainer:
             return
         if not isinstance(failure, Stop):
             raise failure
-        self.state["stopped_by"] = failure  # a signal during the last work
+        self.state["stopped_by"] = failure  # a signal while hooks cleaned up
 
     def state_dict(self) -> dict[str, Any]:
         counts = dict(self.state["group_updates"])
@@ -185,9 +185,9 @@ class Trainer:
 
 
 def _note_hook(error: BaseException) -> None:
-    """Add the name of the callback's hook to an error, from the first such frame in its traceback.
+    """Add a note with the callback's hook to an error, from the first such frame in its traceback.
 
-    Errors of rlrun have the place in their message.
+    Errors of rlrun name the place in their message.
     """
     if isinstance(error, RlrunError):
         return

@@ -1,7 +1,7 @@
 """The update: one generated function for each set of data groups and due callbacks.
 
-It is a straight line of targets, losses, steps and target networks, in the plan's order; `rlrun explain --update`
-prints it. Losses and targets are functions of their arguments, so that a compiler may take them over.
+It calls targets, losses, steps and target networks in the plan's order; `rlrun explain --update` prints it. Losses and
+targets are functions of their arguments, so that they can be compiled.
 """
 
 import itertools
@@ -26,28 +26,28 @@ _numbers = itertools.count(1)
 
 
 class Compiler(Protocol):
-    """Compiles hooks that follow one another."""
+    """Compiles successive hooks."""
 
     def fits(self, step: HookCall) -> bool:
         """Return True if a hook can be compiled."""
 
     def region(self, hooks: "Hooks") -> Function:
-        """Return hooks as one function."""
+        """Return one compiled function of these hooks."""
 
 
 class Hooks(NamedTuple):
-    """Hooks that follow one another, for a compiler.
+    """Successive hooks, for a compiler.
 
     Attributes:
         steps: the hooks.
-        due: by the id of a callback, whether its loss learns or its target network moves.
+        due: id of a callback -> whether its loss learns or its target network moves.
     """
 
     steps: Sequence[HookCall]
     due: Mapping[int, bool]
 
     def one_by_one(self, compiler: Compiler) -> Function:
-        """Return a function that calls them one by one, those that still fit a compiler as one."""
+        """Return a function that calls them one by one, and compiles those that still fit a compiler."""
         return Update(self.steps, compiler, self.due)
 
     def writer(self, group: str) -> "Writer":
@@ -65,7 +65,7 @@ class Update:
     Args:
         steps: hooks in calling order.
         compiler: compiles hooks; None = nothing is compiled.
-        due: by the id of a callback, whether its loss learns or its target network moves; None = as each says itself.
+        due: id of a callback -> whether its loss learns or its target network moves; None = by each one's `due()`.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Update:
         function(groups, state)
 
     def source(self, groups: Sequence[str]) -> str:
-        """Return the function of an update with these data groups, in which all callbacks are due."""
+        """Return the source of an update with these data groups, in which all callbacks are due."""
         due = {id(step.callback): True for step in self.steps}
         return Writer(self.steps, groups, due, None).source()
 
     def _first(self, key: tuple[Any, ...], groups: tuple[str, ...]) -> Function:
-        """Return a function that makes the first update of its kind, in which hooks may assign nothing."""
+        """Return the first update of its kind as a function that refuses losses and targets that assign attributes."""
         due = self._due or {id(step.callback): _is_due(step.callback) for step in self.steps}
         writer = Writer(self.steps, groups, due, self.compiler)
         function = writer.function()
@@ -159,7 +159,7 @@ def _gradients(callback: Callback) -> list[Any]:
 
 
 def _contents_of(owners: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return descriptions of the attributes of several owners, each under the prefix of its owner."""
+    """Return descriptions of several owners' attributes; keys begin with the owner's prefix."""
     return {prefix + key: entry for prefix, own in owners.items() for key, entry in _contents(own).items()}
 
 
@@ -182,9 +182,9 @@ class Writer:
     """Writes the source of an update.
 
     Attributes:
-        names: what the source's names stand for.
-        callbacks: those that it calls, by these names.
-        pure: callbacks whose `loss` or `target` it calls, likewise.
+        names: name in the source -> its object.
+        callbacks: name in the source -> callback that it calls.
+        pure: likewise, callbacks whose `loss` or `target` it calls.
     """
 
     def __init__(
@@ -266,14 +266,14 @@ class Writer:
         return [f"result = {call}", f"{batch}.update(result or {{}})"]
 
     def _name_of(self, callback: Callback) -> str:
-        """Return the name of a callback in the source: its own, unless something else has it."""
+        """Return the name of a callback in the source: its own, unless it is taken."""
         if id(callback) not in self._callback_names:
             self._callback_names[id(callback)] = name = self._free_name(callback.name)
             self.names[name] = self.callbacks[name] = callback
         return self._callback_names[id(callback)]
 
     def _free_name(self, text: str) -> str:
-        """Return an identifier like a text, which comes from a config and may be anything."""
+        """Return a free identifier similar to any text of a config."""
         name = re.sub("[^A-Za-z0-9_]", "_", text)
         if not name[:1].isalpha():
             name = f"name_{name}"
@@ -283,7 +283,7 @@ class Writer:
 
 
 def _received(step: HookCall, due: Mapping[int, bool]) -> HookCall:
-    """Return a hook without the optional names that are lacking in an update in which these callbacks are due."""
+    """Return a hook without the optional names that nobody provides in an update in which these callbacks are due."""
     if all(step.receives(name, due) for name in step.asks):
         return step
     optional = {argument: name for argument, name in step.optional.items() if step.receives(name, due)}
@@ -291,7 +291,7 @@ def _received(step: HookCall, due: Mapping[int, bool]) -> HookCall:
 
 
 def of_loss(result: Any) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:
-    """Return what a loss returned as the loss of each element, outputs and metrics.
+    """Return the result of a `loss` hook as a loss of each element, outputs and metrics.
 
     Raises:
         WiringError: it is neither a tensor nor these three.
@@ -307,7 +307,7 @@ def of_loss(result: Any) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:
 
 
 def of_target(result: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return what a target returned as outputs and metrics.
+    """Return the result of a `target` hook as outputs and metrics.
 
     Raises:
         WiringError: it is something else.
@@ -318,7 +318,7 @@ def of_target(result: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def _kind(result: Any) -> str:
-    """Return what a hook returned, in words."""
+    """Return the type of a hook's result, in words."""
     if result is None:
         return "None, as without a return"
     parts = result if isinstance(result, tuple) else (result,)

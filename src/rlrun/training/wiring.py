@@ -20,7 +20,7 @@ OUTSIDE = ("restore_state", "begin_training", "end_training")  # events without 
 
 
 class State(dict[str, Any]):
-    """The run's state, by name; a name that its callback has not returned is an error with the callback's name."""
+    """The run's state, by name; reading a name before its callback has returned it raises an error."""
 
     def __missing__(self, name: str) -> Any:
         owners = [owner for owner, callback in self.get("callbacks", {}).items() if name in callback.provides]
@@ -34,9 +34,9 @@ Call = Callable[[Groups, State], None]
 
 
 class DataGroup(dict[str, Any]):
-    """One data group; a name it lacks is looked up in the run's state.
+    """A batch of one data group; a name it lacks is looked up in the run's state.
 
-    `sample` is the batch as the loader gave it; that of a memory gives priorities and new values to its rows.
+    `sample` is the batch as the loader gave it; a memory's sample takes priorities and new values for its rows.
     """
 
     __slots__ = ("sample", "state")
@@ -52,7 +52,7 @@ class DataGroup(dict[str, Any]):
 
 @dataclass
 class HookCall:
-    """One hook of one callback, with its names resolved: of each argument, the name that is read for it."""
+    """One hook of one callback, with resolved names: `required` and `optional` map arguments to the names read."""
 
     callback: Callback
     event: str
@@ -61,10 +61,13 @@ class HookCall:
     optional: Mapping[str, str]
     method: Callable[..., Any]
     framework: tuple[str, ...] = ()
-    awaits: Mapping[str, Sequence["HookCall"]] = field(default_factory=dict)  # of names that losses alone return
+    awaits: Mapping[str, Sequence["HookCall"]] = field(default_factory=dict)  # name -> losses that alone return it
 
     def runs(self, due: Mapping[int, bool]) -> bool:
-        """Return True if a hook has what it requires in an update; due: of a callback's id, whether it learns."""
+        """Return True if all required names are there in an update.
+
+        due: id of a callback -> whether it learns in this update.
+        """
         if self.event == "backward" and not due[id(self.callback)]:
             return False
         return all(self.receives(name, due) for name in self.required.values())
@@ -112,21 +115,21 @@ class Plan:
     """Resolved hooks by event, in calling order."""
 
     names: dict[str, tuple[str, ...]]
-    rates: Mapping[str, str] = field(default_factory=dict)  # of data groups that a loader serves at a rate, in words
+    rates: Mapping[str, str] = field(default_factory=dict)  # data group -> rate at which a loader serves it, in words
     steps: dict[str, list[HookCall]] = field(default_factory=dict)
 
     def calls(self, *events: str) -> list[Call]:
         return [step.call() for event in events for step in self.steps[event]]
 
     def cycles(self, event: str) -> list[tuple[str, int, Call]]:
-        """The hooks of `begin_cycle` or `end_cycle` with their callbacks' names and the length of their cycles."""
+        """Return the hooks of `begin_cycle` or `end_cycle` with their callbacks' names and cycles."""
         return [(step.callback.name, step.callback.cycle, step.call()) for step in self.steps[event]]
 
     def verify(self, groups: Groups) -> None:
         """Compare a real batch with the names that the loader declared; a batch may lack some groups.
 
         Raises:
-            WiringError: it has none of the groups, another one, or lacks a declared name.
+            WiringError: it is empty, has an undeclared group, or lacks a declared name.
         """
         for group in groups if groups or not self.names else ("",):
             if group not in self.names:
@@ -146,7 +149,7 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
         state: names that the run's state holds before the first hook.
 
     Raises:
-        WiringError: a hook asks for a name that nobody provides, a group is unknown, or hooks wait for each other.
+        WiringError: a hook requests a name that nobody provides, a group is unknown, or hooks wait for each other.
     """
     plan = Plan({group: tuple(fields) for group, fields in names.items()})
     for name, callback in callbacks.items():
@@ -194,14 +197,14 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
 
 
 def _set_awaited(plan: Plan, lasting: Iterable[str]) -> None:
-    """Note in each hook which of its names are lacking where a loss does not learn in an update.
+    """Set `awaits` of each hook: those of its names that are missing in updates in which a loss does not learn.
 
     Args:
         plan: with all hooks.
         lasting: names that the run's state keeps from one update to the next.
 
     Raises:
-        WiringError: a loss with a pace of its own would rarely learn together with the one that it reads.
+        WiringError: the pace of a loss is neither 1 nor a multiple of that of a loss that it reads.
     """
     givers: dict[tuple[str, str], list[HookCall]] = {}  # by data group and name
     for event in ("begin_batch", "backward", "end_batch"):
@@ -234,7 +237,7 @@ def _delayed(step: HookCall) -> bool:
 
 
 def _check_inputs(plan: Plan, callback: Callback, known: set[str]) -> None:
-    """Refuse renamed inputs that no hook has, or that nobody provides."""
+    """Refuse `_inputs_` of arguments that no hook has, or with names that nobody provides."""
     hooks = [hook for event in EVENTS if (hook := callback.hook(event)) is not None]
     arguments = {argument for hook in hooks for argument in hook.arguments}
     for unknown in callback.inputs.keys() - arguments:
@@ -247,7 +250,7 @@ def _check_inputs(plan: Plan, callback: Callback, known: set[str]) -> None:
 
 
 def _check_trained(callbacks: Mapping[str, Callback]) -> None:
-    """Refuse parameters that two callbacks train with separate optimizers, and groups that nobody's parameters fit."""
+    """Refuse parameters that two callbacks train with separate optimizers, and groups without any parameter."""
     trains: dict[int, Callback] = {}
     optimizers = {name: getattr(callback, "optimizer", None) for name, callback in callbacks.items()}
     patterns = {name: getattr(optimizer, "matches", {}) for name, optimizer in optimizers.items()}
@@ -257,7 +260,7 @@ def _check_trained(callbacks: Mapping[str, Callback]) -> None:
     for name, callback in callbacks.items():
         own = patterns[name]
         if unmatched := [place for place in own if place not in matched]:
-            place = min(unmatched, key=lambda place: ":" not in place)  # rather a pattern than its whole group
+            place = min(unmatched, key=lambda place: ":" not in place)  # prefers a pattern to its whole group
             near = (did_you_mean(text, known) for text in own[place].texts)
             hint = next(filter(None, near), f"; their paths have {_list(known[:20])}")
             raise WiringError(f"callbacks.{callback.name}.optimizer.{place} matches no parameter of any loss{hint}")
@@ -271,7 +274,7 @@ def _check_trained(callbacks: Mapping[str, Callback]) -> None:
 
 
 def _hook(callback: Callback, event: str) -> Hook | None:
-    """Return a hook that will be called; None where there is none, or its cycle is 0 on purpose."""
+    """Return a hook that will be called; None if it is not overridden, or its class sets a cycle of 0."""
     hook = callback.hook(event)
     if hook is None or event not in CYCLES or callback.cycle > 0:
         return hook
@@ -284,7 +287,7 @@ def _hook(callback: Callback, event: str) -> Hook | None:
 
 
 def _provided_in(callback: Callback) -> str | None:
-    """The event whose hook returns a callback's `provides`."""
+    """Return the event whose hook returns a callback's `provides`."""
     events = ("begin_batch", "backward", "end_batch", "begin_training")
     return next((event for event in events if callback.hook(event) is not None), None)
 
@@ -292,7 +295,7 @@ def _provided_in(callback: Callback) -> str | None:
 def _in_time(provider: Callback, event: str, *, first_called: bool) -> bool:
     """Return True if a callback provides its names before a reader's hook of this event first runs.
 
-    first_called: it stands before the reader in the config.
+    first_called: the provider is before the reader in the config.
     """
     begins = provider.data_group is None and provider.hook("begin_training") is not None
     first = "begin_training" if begins else _provided_in(provider)
@@ -365,7 +368,7 @@ def _ordered(plan: Plan, steps: list[HookCall]) -> list[HookCall]:
 
 
 def _sort(graph: dict[int, set[int]], steps: list[HookCall]) -> list[int]:
-    """Topological order; independent hooks keep the config's order."""
+    """Return the topological order; independent hooks keep the config's order."""
     sorter = TopologicalSorter(graph)
     try:
         sorter.prepare()

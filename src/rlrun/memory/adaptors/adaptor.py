@@ -3,20 +3,13 @@
 The table sorts adaptors by their `tier`, and within a tier by the order of the config. So rewards are always clipped
 before they are summed over steps:
 
-    COPIES     copies of stored columns, and what follows these
-    RELABEL    other goals, with their rewards: hindsight
-    WEIGHTS    one reward of several rewards a step
-    REPRESENTATIONS  features in place of observations
-    REWARDS    each step's reward
-    RETURNS    rewards by the size of their returns
-    AHEAD      several steps joined: n-step returns
-    VIEWS      further observations: changed at random, or of later steps
-    MIRRORS    mirror images of observations, or of all rows
-    VALUES     other changes of single steps: cast, scale, normalize; also adaptors without a tier
-    EVALUATES_ACTIONS  outputs of networks for whole windows: advantages
-    SHAPE      selection of parts
-    PAST       what recurrent networks remember
-    NAMES      other names
+    COPIES     copies of stored columns and of the steps after them RELABEL    other goals, with their rewards:
+    hindsight WEIGHTS    one reward of several rewards a step REPRESENTATIONS  features in place of observations REWARDS
+    each step's reward RETURNS    rewards by the size of their returns AHEAD      several steps joined: n-step returns
+    VIEWS      further observations: changed at random, or of later steps MIRRORS    mirror images of observations, or
+    of all rows VALUES     other changes of single steps: cast, scale, normalize; also adaptors without a tier
+    EVALUATES_ACTIONS  outputs of networks for whole windows: advantages SHAPE      selection of parts PAST
+    windows and states for recurrent networks NAMES      other names
 """
 
 import logging
@@ -42,35 +35,33 @@ FURTHER = (
     "origin",
     "later",
     "mirrored",
-)  # observations that views add, which change as `observation` does
-SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, RETURNS, AHEAD)  # two of them would undo one another
+)  # observations that views add; adaptors change them as they change `observation`
+SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, RETURNS, AHEAD)  # tiers of which a second adaptor would undo the first
 
 
 class Adaptor(Protocol):
-    """Returns a changed batch, without modifying tensors.
+    """A function that returns a changed batch, without modifying tensors.
 
-    `rows` finds the rows around the sample; it is None if the batch comes from no table. `rows.through` applies the
-    change to columns that later adaptors look up by `rows.gather`.
+    `rows` finds the rows around the sample; it is None for batches without a table. `rows.through` applies the change
+    to columns that later adaptors look up by `rows.gather`.
 
     Optional members:
 
     * `tier`, and `requires`: names that it reads, "observation.goal" for a leaf
-    * `idle`: True if it changes nothing, and is left out
-    * `keeps`: names that batches of rollouts have whatever the loader's columns say
-    * `learns`: True if the result depends on the last update, so batches cannot be drawn ahead
-    * `rowwise`: True if each row becomes what it would alone, and nothing else changes; so several samples are
-      adapted at once
-    * `copies`: how many rows each row becomes; 1 without it
-    * `rollout(batch)`: called with a whole rollout [N, T, …] in place of the adaptor
-    * `evaluate(batch, rows)`: called in its place where the batch is held out, and nothing shall be learned or drawn
+    * `idle`: True if it changes nothing, and is left out * `keeps`: names that batches of rollouts have in addition to
+      the loader's columns * `learns`: True if the result depends on the last update, so batches cannot be drawn ahead *
+      `rowwise`: True if each row changes independently of the others, so several samples are adapted at once *
+      `copies`: number of rows that each row becomes; 1 without it * `rollout(batch)`: called with a whole rollout [N,
+      T, …] in place of the adaptor * `evaluate(batch, rows)`: called in place of the adaptor for held-out batches; it
+      must not learn or draw
     * `observe(row)`: called with every row [n, …] that enters a table, or None. `row["env"]` [n] has the numbers of
-      their environments; those of an episode that enters as a whole are equal.
+      their environments; they are equal for an episode that enters as a whole.
     * `break_off(env)`: called if episodes of environments [n] end without another row
     """
 
     @property
     def provides(self) -> tuple[str, ...]:
-        """Names that it adds to the batch, or rewrites."""
+        """Names that it adds to the batch or rewrites."""
 
     @property
     def replaces(self) -> tuple[str, ...]:
@@ -78,7 +69,7 @@ class Adaptor(Protocol):
 
     @property
     def removes(self) -> tuple[str, ...]:
-        """Names that it takes out of the batch."""
+        """Names that it removes from the batch."""
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch: ...
 
@@ -88,11 +79,11 @@ def arrange(
 ) -> tuple[Any, ...]:
     """Return adaptors in the order of their calls, without entries that are None.
 
-    rewards: numbers in the environment's reward, which an adaptor must combine; 0 = it is a plain number.
-    on_policy: they learn from whole rollouts that earlier adaptors have changed, not from rows.
+    rewards: numbers in the environment's reward, which an adaptor must combine; 0 = a scalar.
+    on_policy: adaptors get whole rollouts that earlier adaptors have changed, not rows.
 
     Raises:
-        ConfigError: there are two of a kind of which there can be one, or the rewards stay several.
+        ConfigError: two adaptors exclude each other, or several rewards are not combined.
     """
     named = adaptors.items() if isinstance(adaptors, Mapping) else enumerate(adaptors)
     present = ((name, value) for name, value in named if value is not None and not getattr(value, "idle", False))
@@ -145,7 +136,7 @@ def arrange(
 
 
 def adapt(adaptors: Iterable[Any], batch: Batch, rows: Rows | None, *, evaluation: bool = False) -> Batch:
-    """Return a batch as adaptors change it; evaluation: it is held out, so that they change nothing of their own."""
+    """Return a batch changed by adaptors; evaluation: it is held out, so adaptors neither learn nor draw."""
     for adaptor in adaptors:
         batch = (getattr(adaptor, "evaluate", adaptor) if evaluation else adaptor)(batch, rows)
     return batch
@@ -156,10 +147,10 @@ def _tier(adaptor: Any) -> int:
 
 
 def check(adaptors: Iterable[Any], names: Iterable[str]) -> None:
-    """Refuse adaptors that read missing names, or exclude a name; names: before them, with leaves of columns.
+    """Refuse adaptors that read missing names or exclude a present one; names: before them, with leaves of columns.
 
     Raises:
-        ConfigError: with the nearest name, or why it is excluded.
+        ConfigError: with the nearest name, or the reason for the exclusion.
     """
     known = dict.fromkeys(names)
     for adaptor in adaptors:
@@ -174,7 +165,7 @@ def check(adaptors: Iterable[Any], names: Iterable[str]) -> None:
 
 
 def require_read(place: str, part: Any, known: Collection[str]) -> None:
-    """Refuse an adaptor or a virtual column that reads what is not there.
+    """Refuse an adaptor or a virtual column that reads a missing name.
 
     Raises:
         ConfigError: with the nearest name.
@@ -185,7 +176,7 @@ def require_read(place: str, part: Any, known: Collection[str]) -> None:
 
 
 def adapted(names: Iterable[str], adaptors: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of a batch with these names once it went through the adaptors."""
+    """Return the names of a batch after the adaptors."""
     columns = list(names)
     for adaptor in adaptors:
         columns = [name for name in columns if name not in adaptor.removes]
@@ -194,7 +185,7 @@ def adapted(names: Iterable[str], adaptors: Iterable[Any]) -> tuple[str, ...]:
 
 
 def spared(adaptors: Iterable[Any]) -> set[str]:
-    """Return the names that a table need not fetch: an adaptor replaces them before any other reads them."""
+    """Return the names that a table need not fetch, as an adaptor replaces them before any reads them."""
     replaced: set[str] = set()
     read: set[str] = set()
     for adaptor in adaptors:
@@ -251,7 +242,7 @@ class PerStep(ABC):
 
 
 def dtype_of(place: str, name: str) -> torch.dtype:
-    """Return a dtype by its name; place: what asks for it."""
+    """Return a dtype by its name; place: for the message."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ConfigError(f"{place} '{name}' is not a torch dtype")
@@ -274,7 +265,7 @@ class Cast(PerStep):
 class Scale(PerStep):
     """Multiply a column by a factor; integers become float32."""
 
-    rescales = True  # and does nothing else
+    rescales = True  # it only rescales
     rowwise = True
 
     def __init__(self, column: str, *, factor: float) -> None:
@@ -310,7 +301,7 @@ class Rename:
 
 
 class Untransformed:
-    """Adds stored columns in a dict `untransformed`; next_observation there is the one after a single step."""
+    """Adds a dict `untransformed` of stored columns; its next_observation is the one after a single step."""
 
     tier = COPIES
     rowwise = True
@@ -323,16 +314,16 @@ class Untransformed:
         self.requires = self.names = tuple(names)
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
-        stored = {name: batch[name] for name in self.names}  # nobody writes into a tensor
-        return batch | {"untransformed": batch.get("untransformed", {}) | stored}  # of several such adaptors: all names
+        stored = {name: batch[name] for name in self.names}  # no copies, as adaptors never write into a tensor
+        return batch | {"untransformed": batch.get("untransformed", {}) | stored}  # several such adaptors add up
 
 
 class Select:
-    """Choose from a dict of observations, and from next_observation alike.
+    """Choose parts of dict observations, and of next observations.
 
     Args:
-        leaves: "position": this leaf becomes the observation; a list: only these parts stay in it; a dict of
-            new names: `{observation: position, goal: desired_goal}` also gives goal and next_goal.
+        leaves: "position": this leaf becomes the observation; a list: only these parts remain; a dict of new names:
+            `{observation: position, goal: desired_goal}` also adds goal and next_goal.
     """
 
     tier = SHAPE
@@ -357,7 +348,7 @@ class Select:
         return chosen
 
     def preprocess(self, observation: Tree) -> Tree:
-        """Return what an agent acts on, for `agent.preprocess`."""
+        """Return the chosen parts of an agent's observation, for `agent.preprocess`."""
         return _part(observation, self.leaves["observation"]) if "observation" in self.leaves else observation
 
 

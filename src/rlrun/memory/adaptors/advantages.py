@@ -1,4 +1,4 @@
-"""Advantages and returns of whole windows, by the values of a network."""
+"""Advantages and returns of whole windows, from the values of a network."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,18 +23,18 @@ class Advantages:
     Several rewards have a value and a return each, [B, T, R]. Advantages are then weighed by the current weights.
 
     A loader of rollouts calls it once a rollout, before learning from it. So one pass over all rows replaces storing
-    values during acting. A stored column log_prob does not change; the actions may be of an older network. A recurrent
-    network processes each env once, from the stored state of its first row.
+    values during acting. A stored column log_prob stays, as the actions may be of an older network. A recurrent network
+    processes each env once, from the stored state of its first row.
 
     Args:
         network: an on-policy network of `rlrun.nn`, or one with the same methods.
         discount: γ, or one for each reward.
         lambda_: of generalized advantages (arXiv 1506.02438); 1 = returns within the window, minus values.
-        return_lambda: of the returns that values learn; None = the same.
-        log_prob: False computes none.
+        return_lambda: λ of the returns that values learn; None = the same.
+        log_prob: False = log-probabilities are not computed.
         v_trace: weigh by the probability ratio of the network to an older one, whose log_prob is in the memory (arXiv
             1802.01561). `lambda_` is then that of its traces and returns.
-        around: context of passes through the network; that of updates makes their first ratios 1.
+        around: context of passes through the network; the context of updates makes their first ratios exactly 1.
     """
 
     tier = EVALUATES_ACTIONS
@@ -104,7 +104,7 @@ class Advantages:
         return batch | entries
 
     def _following(self, value: Tensor, episode_end: Tensor, batch: Batch) -> Tensor:
-        """Return the value of each next observation: that of the step after it, computed separately at ends."""
+        """Return the value of each next observation: the next step's value, computed separately at ends."""
         last, following = episode_end.clone(), value.roll(-1, 1)
         last[:, -1] = True
         names = ("next_observation", "observation") if self.recurrent else ("next_observation",)
@@ -122,7 +122,7 @@ class Advantages:
         return (self.network.value(observation, *before),)
 
     def _value_after(self, next_observation: Tree, observation: Tree, state: Tree, *action: Tree) -> tuple[Tensor]:
-        """Return values of next observations by the state after the row, which is not stored at an end."""
+        """Return values of next observations, with the state after the row, as an end has no stored one."""
         return (self.network.value(next_observation, self.network.after(observation, state, *action)),)  # type: ignore[attr-defined]
 
     def _both(self, observation: Tree, action: Tree, *before: Tree) -> tuple[Tensor, Tensor]:
@@ -130,7 +130,7 @@ class Advantages:
         return evaluated.value, evaluated.log_prob
 
     def _over(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
-        """Call a function of rows [n, …], or of windows and states before them; return what it gives as [B, T]."""
+        """Call a function of rows [n, …], or of windows and states before them; return its results as [B, T]."""
         windows, steps = like.shape[:2]
         if self.recurrent:
             outputs = self._in_pieces(function, max(1, self.chunk // steps), *trees)

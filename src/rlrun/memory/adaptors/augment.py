@@ -1,7 +1,7 @@
-"""Random changes of images in samples: networks learn what does not depend on them, agents see images as they are.
+"""Random augmentation of images in samples; agents see images unchanged.
 
 An image and the next one are changed separately. A stack of frames is changed as one, and so is a window of images. A
-recurrent network reads a window and what follows it as one path, which is changed as one, too.
+recurrent network reads a window and the steps after it as one path, which is changed as one, too.
 """
 
 import math
@@ -31,24 +31,23 @@ class Augmentation(Seeded):
         seed: of the draws.
 
     Raises:
-        SpaceError, ConfigError: the observation has no images, or not these.
-    """
+        SpaceError, ConfigError: the observation has no images, or lacks these."""
 
     provides = ("observation", "next_observation")
     removes: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
-    moves = False  # pixels, which may be of any kind; others change bytes
+    moves = False  # True: it only moves pixels, so they may be of any type; False: they must be bytes
 
     def __init__(self, spaces: Spaces, *, leaves: Sequence[str] | None = None, seed: int = 0) -> None:
         self.images = images_of(type(self).__name__, spaces, leaves, any_kind=self.moves)
         self.requires = tuple(f"observation.{path}" if path else "observation" for path in self.images)
-        self._newest: Tensor | None = None  # an image beside what became of it [H, 2 W, C]
-        # a branch for each kind: all of a run may have the same seed
+        self._newest: Tensor | None = None  # an image beside its changed version, [H, 2 W, C]
+        # each class draws from a branch of its own, as all augmentations of a run may have the same seed
         super().__init__(np.random.SeedSequence(seed, spawn_key=tuple(type(self).__name__.encode())))
 
     @abstractmethod
     def change(self, images: Tensor, count: int) -> Tensor:
-        """Return changed images; images: uint8 [count, T, H, W, C], those of a window to be changed alike."""
+        """Return changed images; images: uint8 [count, T, H, W, C], of which the T of a window change alike."""
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         window = rows is not None and rows.index.ndim == 2
@@ -62,7 +61,7 @@ class Augmentation(Seeded):
         return batch | {name: self.apply(batch[name], window) for name in self.provides if name in batch}
 
     def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
-        """Return the batch as it is."""
+        """Return the batch unchanged."""
         return batch
 
     def apply(self, tree: Tree, window: bool, path: str = "") -> Tree:
@@ -88,7 +87,7 @@ class Augmentation(Seeded):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """Return an image of the newest sample and what became of it, side by side."""
+        """Return an image of the newest sample beside its changed version."""
         if self._newest is None:
             return {}
         channels = slice(None) if self._newest.shape[-1] in (1, 3) else slice(-1, None)  # the last of stacked frames
@@ -96,10 +95,10 @@ class Augmentation(Seeded):
 
 
 def images_of(owner: str, spaces: Spaces, chosen: Sequence[str] | None, *, any_kind: bool) -> dict[str, Box]:
-    """Return the images of an observation by path; any_kind: also those of other numbers than bytes.
+    """Return the images of an observation by path; any_kind: also images of other numbers than bytes.
 
     Raises:
-        SpaceError, ConfigError: there are none, or not these.
+        SpaceError, ConfigError: the observation has no images, or lacks these.
     """
     images = {path: leaf for path, leaf in leaves(spaces.observation) if isinstance(leaf, Box) and leaf.image}
     images = {path: leaf for path, leaf in images.items() if any_kind or leaf.dtype == "uint8"}
@@ -126,7 +125,7 @@ def _require_shares(name: str, *shares: float) -> None:
 
 
 def _picked(images: Tensor, rows: Array, columns: Array) -> Tensor:
-    """Return images whose pixel (y, x) is that at rows [count, H] and columns [count, W]."""
+    """Return images with pixels taken from rows [count, H] and columns [count, W]."""
     pixels = (rows[:, :, None] * images.shape[3] + columns[:, None, :]).reshape(len(images), 1, -1)
     first = np.arange(images[..., 0, 0, 0].numel()).reshape(*images.shape[:2], 1) * math.prod(images.shape[2:4])
     taken = np.take(images.reshape(-1, images.shape[-1]).numpy(), (first + pixels).ravel(), axis=0)
@@ -176,7 +175,7 @@ class CutOut(Augmentation):
 
     Args:
         least, largest: bounds of the share of each side; equal ones = a fixed size.
-        color: of what is cut out, 0 to 255.
+        color: of the rectangle, 0 to 255.
     """
 
     def __init__(
@@ -194,7 +193,7 @@ class CutOut(Augmentation):
         return images.masked_fill(cut, self.color)
 
     def _inside(self, size: int, count: int) -> Array:
-        """Return which pixels along a side are cut out, [count, size]."""
+        """Return flags [count, size] of the pixels to cut out along a side."""
         share = self.generator.uniform(self.least, self.largest, (count, 1))
         length = np.maximum(np.rint(share * size), 1.0)
         first = np.floor(self.generator.random((count, 1)) * (size - length + 1.0))
@@ -207,7 +206,7 @@ class PixelNoise(Augmentation):
 
     Args:
         deviation: of the noise, as a share of the range 0 to 255.
-        chance: of a batch to get it.
+        chance: that a batch gets noise.
     """
 
     def __init__(self, spaces: Spaces, *, deviation: float = 0.015, chance: float = 0.25, **options: Any) -> None:
@@ -253,17 +252,17 @@ class ColorJitter(Augmentation):
 
 
 class Views:
-    """Adds two views of each observation, `anchor` and `positive`: its images are changed at random twice.
+    """Adds two views of each observation, `anchor` and `positive`, by two random changes of its images.
 
     Args:
         spaces: of the environment.
         changes: recipes of augmentations, by name, in the order of their calls; they get `spaces`, `leaves` and `seed`.
-        augment_anchor: False: the anchor is the observation as it is.
+        augment_anchor: False: the anchor is the unchanged observation.
         leaves: paths of a dict observation; None = all images.
-        seed: of the draws, which are others than those of an adaptor with this seed.
+        seed: of the draws; other adaptors with the same seed draw other numbers.
 
     Raises:
-        SpaceError, ConfigError: there are no changes, or the observation has no images, or not these.
+        SpaceError, ConfigError: there are no changes, or the observation has no images, or lacks these.
     """
 
     tier = VIEWS
@@ -307,42 +306,42 @@ class Views:
         return batch | {"anchor": anchor, "positive": self.changed(observation, window)}
 
     def changed(self, tree: Tree, window: bool = False) -> Tree:
-        """Return observations [...] as all changes leave them; window: [B, T, …], each changed alike."""
+        """Return observations [...] after all changes; window: [B, T, …], each changed alike."""
         for change in self.changes.values():
             tree = change.apply(tree, window)
         return tree
 
     def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
-        """Return the batch with views that are the observation as it is."""
+        """Return the batch with unchanged observations as views."""
         return batch | dict.fromkeys(self.provides, batch["observation"])
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """Return an image of the newest sample and what each change made of it, side by side."""
+        """Return an image of the newest sample beside the result of each change."""
         changes = self.changes.items()
         return {f"augmentation/view_{name}": image for name, change in changes for image in change.metrics.values()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what influences the next draw."""
+        """Return the states of the changes' generators."""
         return {name: change.state_dict() for name, change in self.changes.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore the result of `state_dict`."""
         for name, change in self.changes.items():
             change.load_state_dict(state[name])
 
 
 class Later(Views):
-    """Adds views of an observation and of those after the next steps, from which their latents may be predicted.
+    """Adds views of an observation and of the next K ones, whose latents may be predicted.
 
     `origin` [B, …] is the observation, `later` [B, K, …] has the next ones, `later_action` [B, K, …] the actions
-    between them. `later_valid` [B, K] is False beyond the end of the episode and beyond the newest row. Of windows all
-    are [B, T, …].
+    between them. `later_valid` [B, K] is False beyond the end of the episode and beyond the newest row. For windows all
+    begin with [B, T].
 
     Args:
         spaces: of the environment.
         steps: K.
-        options: of `Views`; without changes these are the observations as they are.
+        options: of `Views`; without changes the views are unchanged observations.
     """
 
     provides = ("origin", "later", "later_action", "later_valid")
@@ -360,7 +359,7 @@ class Later(Views):
         return batch | views | changed
 
     def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
-        """Return the batch with views that are observations as they are."""
+        """Return the batch with unchanged observations as views."""
         return batch | self._views(batch, rows)
 
     def _views(self, batch: Batch, rows: Rows | None) -> Batch:

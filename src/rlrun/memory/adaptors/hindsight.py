@@ -16,22 +16,22 @@ from rlrun.memory.table.samplers import Rows
 from rlrun.memory.table.storage import leaf_of
 
 Strategy = Literal["future", "final", "episode"]
-Function = Callable[..., Array]  # of goals [..., G], and of infos, if there are any: name -> [...]
+Function = Callable[..., Array]  # of achieved and desired goals [..., G], and of infos (name -> [...]) if there are any
 
 
 class Hindsight(Seeded):
-    """Replaces the goal of a share of the rows by one that the same episode reached later.
+    """Replaces the goal of a share of the rows by a goal that the same episode reached later.
 
     Both observations of such a row have the new goal. The environment computes its reward and, if it depends on the
-    goal, `terminated`; `truncated` stays. A window has one goal, reached at its end or later. Steps ahead in n-step
-    returns have the row's new goal, and the sum stops where it terminates.
+    goal, `terminated`; `truncated` stays. A window has one goal, reached at its end or later. Later steps of n-step
+    returns have the row's new goal, too, and the sum stops at a termination.
 
     Args:
         reward: returns the environment's rewards [...] for the goals `achieved` and `desired` [..., G]. Its
-            `terminated` returns whether the episode ends there; None = this does not depend on the goal.
-        spaces: to refuse an observation without goals before the first step.
+            `terminated` returns whether the episode ends there; None = terminations do not depend on the goal.
+        spaces: of the environment, to check that observations have goals.
         share: of the rows.
-        strategy: the observation of the new goal: "future" any stored one after the row, "final" the newest stored,
+        strategy: step whose achieved goal is taken: "future" any stored one after the row, "final" the newest stored,
             "episode" any of the whole episode.
         goal, achieved: names of the parts of the observation.
         info: columns that the reward reads as its info, besides the goals; `memory.columns.KEY={info: true}` stores it.
@@ -39,7 +39,7 @@ class Hindsight(Seeded):
         seed: of the choice of rows and goals.
 
     Raises:
-        ConfigError, SpaceError: share, strategy or observation make no sense.
+        ConfigError, SpaceError: `share` or `strategy` is invalid, or observations lack the goals.
     """
 
     tier = RELABEL
@@ -80,7 +80,7 @@ class Hindsight(Seeded):
         parts = (f"observation.{goal}", f"observation.{achieved}")
         self.requires = (*parts, "next_observation", "reward", "terminated", *self.info)
         self.check = check
-        # a branch of its own: the sampler may have been given the same seed
+        # a branch of its own, as the sampler may have the same seed
         super().__init__(np.random.SeedSequence(seed, spawn_key=(1707,)))
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
@@ -92,7 +92,7 @@ class Hindsight(Seeded):
         chosen = np.flatnonzero(self.generator.random(len(rows.index)) < self.share)
         last = rows.end[chosen]
         episode, step = rows.where.episode(last), rows.where.step(last)
-        reached = newest = rows.where.newest(episode)  # the steps whose observations give the goals
+        reached = newest = rows.where.newest(episode)  # the steps whose achieved goals are taken
         if self.strategy != "final":
             before = step if self.strategy == "future" else rows.where.oldest(episode)
             reached = before + (self.generator.random(len(last)) * (newest - before)).astype(np.int64) + 1
@@ -100,7 +100,7 @@ class Hindsight(Seeded):
         return _Relabelled(self, rows, chosen, goals)(batch)
 
     def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
-        """Return the batch as it is: with the goals that were pursued."""
+        """Return the batch unchanged, with the original goals."""
         return batch
 
     def _compare(self, batch: Batch, valid: Array | None) -> None:
@@ -116,26 +116,26 @@ class Hindsight(Seeded):
             answer, stored = function(achieved, goal, *infos), batch[name].numpy()
             if answer.shape != stored.shape:
                 shapes = f"{list(answer.shape)} for goals {list(goal.shape)}, stored are {list(stored.shape)}"
-                raise DataError(f"memory.adaptors: Hindsight asked the environment for {name} and was told {shapes}")
+                raise DataError(f"memory.adaptors: Hindsight got {name} in the shape {shapes}")
             wrong = ~np.isclose(answer, stored, rtol=1e-4, atol=1e-5)
             if valid is not None:
                 wrong &= valid
             if wrong.any():
                 at = tuple(np.argwhere(wrong)[0])
                 raise DataError(
-                    f"memory.adaptors: Hindsight asked the environment for {name} and was told {answer[at]}; stored is "
-                    f"{stored[at]} (achieved {achieved[at].tolist()}, desired {goal[at].tolist()}; so with "
+                    f"memory.adaptors: Hindsight got {name} {answer[at]} from the environment's function; stored is "
+                    f"{stored[at]} (achieved {achieved[at].tolist()}, desired {goal[at].tolist()}; so in "
                     f"{np.count_nonzero(wrong)} of {wrong.size} rows): a wrapper changes rewards or goals after "
                     "compute_reward, or it reads an info that memory.adaptors.hindsight.info does not name; "
                     "Hindsight.check=0 lets it pass"
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the generator of choices, and how many samples are still to be checked."""
+        """Return the generator's state, and the number of samples still to check."""
         return super().state_dict() | {"check": self.check}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved generator."""
+        """Restore the result of `state_dict`."""
         super().load_state_dict(state)
         self.check = state["check"]
 
@@ -143,7 +143,7 @@ class Hindsight(Seeded):
 class _Relabelled:
     """Applies new goals to the batch of a sample, and to columns that are fetched for its rows.
 
-    chosen: the rows that have one [K]; goals: theirs [K, …].
+    chosen: rows with a new goal, [K]; goals: [K, …].
     """
 
     def __init__(self, hindsight: Hindsight, rows: Rows, chosen: Array, goals: Array) -> None:
@@ -156,7 +156,7 @@ class _Relabelled:
             self.functions["terminated"] = hindsight.terminated
         rows.through("observation", self.observation)
         for name in self.functions:
-            rows.through(name, self.asked)
+            rows.through(name, self.computed)
 
     def __call__(self, batch: Batch) -> Batch:
         index, following = self.rows.index, batch["next_observation"]
@@ -164,21 +164,21 @@ class _Relabelled:
         return batch | {
             "observation": self.observation("observation", batch["observation"], index),
             "next_observation": self.observation("observation", following, index),
-            **{name: self._changed(batch[name], self._ask(name, achieved, index)) for name in self.functions},
+            **{name: self._changed(batch[name], self._compute(name, achieved, index)) for name in self.functions},
         }
 
     def observation(self, name: str, value: Tree, slots: Array) -> Tree:
-        """Return an observation, or the leaf of that name, at slots [B, …] with the new goals."""
+        """Return an observation, or its leaf `name`, at slots [B, …] with the new goals."""
         if "." not in name:
             return _replace(value, self.goal_path, self._changed(leaf_of(value, self.goal_path), self._spread(slots)))
         return self._changed(value, self._spread(slots)) if name == self.goal else value
 
-    def asked(self, name: str, value: Tensor, slots: Array) -> Tensor:
-        """Return what the environment says of the steps at slots [B, …]."""
+    def computed(self, name: str, value: Tensor, slots: Array) -> Tensor:
+        """Return rewards or terminations at slots [B, …], computed by the environment for the new goals."""
         after = self.rows.where.after(slots[self.chosen], 1)
-        return self._changed(value, self._ask(name, self.rows.stored(self.achieved, after).numpy(), slots))
+        return self._changed(value, self._compute(name, self.rows.stored(self.achieved, after).numpy(), slots))
 
-    def _ask(self, name: str, achieved: Array, slots: Array) -> Array:
+    def _compute(self, name: str, achieved: Array, slots: Array) -> Array:
         goals = self._spread(slots)
         goals = goals if goals.shape == achieved.shape else np.broadcast_to(goals, achieved.shape)
         infos = [{key: self.rows.stored(key, slots[self.chosen]).numpy() for key in self.info}] if self.info else []
@@ -190,7 +190,7 @@ class _Relabelled:
         return torch.from_numpy(changed)
 
     def _spread(self, slots: Array) -> Array:
-        """Return the goals with as many dimensions in front as slots have."""
+        """Return the goals with the leading dimensions of slots, for broadcasting."""
         count, *shape = self.goals.shape
         spread: Array = self.goals.reshape(count, *(1,) * (slots.ndim - 1), *shape)
         return spread

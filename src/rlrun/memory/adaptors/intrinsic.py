@@ -17,7 +17,7 @@ from rlrun.nn.normalizer import Normalizer
 
 
 class Bonus(ABC):
-    """A bonus for transitions by a network that another callback trains; a subclass defines its input and output.
+    """The base of bonuses for transitions, from a network that another callback trains.
 
     The network sees observations normalized by the statistics of all next observations so far. The bonus is normalized
     by the statistics of earlier bonuses. Only `learn` changes both, with each batch.
@@ -25,8 +25,8 @@ class Bonus(ABC):
     Args:
         network: computes the bonus.
         weight: of this bonus in the reward.
-        observation: normalizes observations for the network; None = not at all.
-        reward: normalizes the bonus, one number a step; None = not at all.
+        observation: normalizes observations for the network; None = no normalization.
+        reward: normalizes the bonus, one number a step; None = no normalization.
     """
 
     chunk = 4096  # rows in one pass through the network, approximately
@@ -43,7 +43,7 @@ class Bonus(ABC):
         self.network = network
         self.weight = weight
         self.observation = observation
-        self.reward = None if reward is None else reward.to("cpu")  # rewards are summed there
+        self.reward = None if reward is None else reward.to("cpu")  # where rewards are summed
 
     @abstractmethod
     def view(self, step: Batch) -> Batch:
@@ -51,10 +51,10 @@ class Bonus(ABC):
 
     @abstractmethod
     def measure(self, view: Batch) -> Tensor:
-        """Return the raw bonus of a view on the network's device: [...]."""
+        """Return the raw bonus [...] of a view on the network's device."""
 
     def seen(self, observation: Tree) -> Tree:
-        """Return observations, normalized for the network."""
+        """Return normalized observations for the network."""
         return observation if self.observation is None else self.observation(observation)
 
     def learn(self, step: Batch, valid: Tensor | None, *, update: bool = True) -> tuple[Tensor, Batch]:
@@ -92,7 +92,7 @@ class Bonus(ABC):
 
 
 class StepReward(Bonus):
-    """Pays what a function says of each transition: function(observation, action, next_observation).
+    """A bonus by a function of each transition: function(observation, action, next_observation).
 
     Args:
         function: of stored observations and policy actions, trees of tensors [..., size]; returns rewards [...]. A
@@ -149,10 +149,10 @@ class Intrinsic:
     """
 
     tier = REWARDS
-    sums = True  # to which of several rewards a bonus should be added nobody says
+    sums = True  # it needs a single reward: with several ones it would be open to which a bonus is added
     removes: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
-    learns = True  # what it does with a batch depends on the update before
+    learns = True  # its result depends on the last update
 
     def __init__(self, bonuses: Mapping[str, Bonus | None], *, extrinsic_weight: float = 1.0) -> None:
         self.bonuses = {name: bonus for name, bonus in bonuses.items() if bonus is not None}
@@ -166,7 +166,7 @@ class Intrinsic:
 
     @torch.no_grad()
     def __call__(self, batch: Batch, rows: Rows | None, *, update: bool = True) -> Batch:
-        if rows is not None:  # a copy: what it looks up shall be as earlier adaptors left it
+        if rows is not None:  # a copy, so that later adaptors do not change the columns that it looks up
             rows.through("reward", partial(self._read, copy.copy(rows)))
         reward: Tensor = batch["reward"]
         total, views = self.extrinsic_weight * reward, {}
@@ -176,7 +176,7 @@ class Intrinsic:
         return batch | {"reward": total} | views
 
     def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
-        """Add the bonuses, and do not learn from the batch."""
+        """Add the bonuses without learning from the batch."""
         return self(batch, rows, update=False)
 
     @torch.no_grad()

@@ -19,20 +19,20 @@ BEFORE = ("previous", "next_previous")  # the action before, as `value`
 
 
 class Mirrored:
-    """Adds `mirrored`, the mirror image of each observation; or, by `double`, the mirror image of each transition.
+    """Adds `mirrored`, the mirror image of each observation; with `double`, the mirror image of each transition.
 
-    Doubled batches have the rows, [B, …], and behind them their mirror images: observations, next observations and
-    actions are mirrored, other columns are the same. Doubled rollouts have twice as many environments, [2 N, T].
-    Values, advantages and log-probabilities come later (`Advantages`), of the mirrored observations and actions. So
-    ratios of mirrored actions, π(M a | M s) / π_then(M a | M s), begin at 1 as those of others do.
+    Doubled batches have the rows, [B, …], followed by their mirror images: observations, next observations and actions
+    are mirrored, other columns are repeated. Doubled rollouts have twice as many environments, [2 N, T]. `Advantages`
+    later computes values, advantages and log-probabilities of the mirrored observations and actions. So ratios of
+    mirrored actions, π(M a | M s) / π_then(M a | M s), begin at 1 like all others.
 
     Args:
         mirror: of the environment.
-        network: acts; a recurrent one remembers what nobody has mirrored, and is refused.
+        network: policy; a recurrent one is refused, as its state cannot be mirrored.
         double: add mirrored transitions.
 
     Raises:
-        ConfigError: the network is recurrent, or nobody says how observations are mirrored.
+        ConfigError: the network is recurrent, or the mirror lacks a map of observations.
     """
 
     tier = MIRRORS
@@ -63,7 +63,7 @@ class Mirrored:
         return doubled
 
     def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
-        """Return the batch with the mirror images of its observations, and no more rows."""
+        """Return the batch with the mirror images of its observations, without doubling rows."""
         return batch | {"mirrored": self.mirror.observation(batch["observation"])}
 
     def _image(self, name: str, value: Tree) -> Tree:
@@ -76,11 +76,11 @@ class Mirrored:
 
 
 def require_no_state(network: Any) -> None:
-    """Refuse a recurrent network, and what acts by no policy of its own, with a ConfigError."""
+    """Raise a ConfigError for a recurrent network, and for one without a policy."""
     if network is not None and not hasattr(network, "codec"):
         raise ConfigError(f"symmetry: a {type(network).__name__} has no policy whose mirror image could be compared")
     if getattr(network, "state_size", 0):
         raise ConfigError(
-            "symmetry: a recurrent network remembers what it has seen, and what it would remember of the mirror image "
-            "nobody has computed; leave algorithm.recurrent, algorithm.core or encoder=recurrent away"
+            "symmetry: the state of a recurrent network has no mirror image; leave algorithm.recurrent, algorithm.core "
+            "or encoder=recurrent away"
         )

@@ -1,4 +1,4 @@
-"""Windows for recurrent networks: each row comes with what they remember of its episode."""
+"""Windows for recurrent networks, with the stored state before them."""
 
 from typing import Any
 
@@ -20,26 +20,26 @@ from rlrun.nn.remembering import Remembering
 class Past:
     """An adaptor that serves windows [B, T] to a recurrent network; with any other network it is left out.
 
-    Its table draws rows as its sampler does. It serves the windows that learn from them, whatever length is asked for
-    (Kapturowski et al. 2019, R2D2). A window begins with the state that the agent had there, which the table stores
-    once a window. Its first steps only bring the state up to date, unless the episode begins there. Where they were
+    The sampler draws rows. The table serves the windows in which these rows are learned from, of this adaptor's length
+    (Kapturowski et al. 2019, R2D2). A window begins with the agent's state there, which the table stores once a window.
+    Its first steps (burn-in) only bring the state up to date, unless the episode begins there. Where they were
     overwritten, the state is older. Each row is learned from in one window only. `valid` [B, T] marks these rows, and
     `weight` makes them count equally.
 
-    `observation` and `next_observation` then hold the window's observations and the state before it, and which of
-    these are meant: see `rlrun.nn.recurrent.with_state`. Differences from the paper: gradients pass through the first
-    steps, and successive windows overlap by these only.
+    `observation` and `next_observation` then hold the window's observations, the state before it, and the positions
+    that are meant: see `rlrun.nn.recurrent.with_state`. Differences from the paper: gradients pass through the burn-in,
+    and successive windows overlap by it only.
 
     Args:
-        network: acts; its `state_size` says whether it is recurrent.
-        critics: that learn with it, whose state it keeps, too; its agent gets the same. A soft policy has its own.
+        network: policy; recurrent if its `state_size` is above 0.
+        critics: trained with it; it keeps their state, too, and so does its agent. A soft policy has its own critics.
         length: T, steps of a window, and of backpropagation through time.
-        burn_in: the first steps of a window that are not learned from.
+        burn_in: first steps of a window, which are not learned from.
         n_step: steps from a row to its next observation.
-        stored: the table stores states; otherwise windows begin with zeros, as stored demonstrations have none.
+        stored: the table stores states; otherwise windows begin with zeros, as demonstrations have no states.
 
     Raises:
-        ConfigError: lengths do not fit together, or a network that does not keep the state of its critics is stored.
+        ConfigError: lengths do not fit together, or states are stored of a network without those of its critics.
     """
 
     tier = PAST
@@ -81,13 +81,13 @@ class Past:
             raise RlrunError("memory.adaptors: Past serves windows of a table, and this batch comes from none")
         reach = rows.onward(self.n_step)[1] if rows.reach is None else rows.reach  # [B, T]
         step, ahead = np.arange(self.length), np.arange(self.length + self.n_step)
-        # where the observation of each step is: among observations, or behind them among next observations
+        # index of each step's observation among the observations, followed by the next observations
         own = np.minimum(ahead, self.length - 1)
         later = self.length + np.clip(ahead - self.n_step, 0, self.length - 1)
-        stored = rows.step[:, -1:] - rows.step[:, :1] + 1  # rows [B, 1], of which later windows learn from the last
-        place = torch.from_numpy(np.where(ahead < stored, own, later))  # [B, T + n]
+        stored = rows.step[:, -1:] - rows.step[:, :1] + 1  # rows [B, 1]; later windows learn from the last ones
+        position = torch.from_numpy(np.where(ahead < stored, own, later))  # [B, T + n]
         seen = map_tree(
-            lambda *parts: rows_at(torch.cat(parts, 1), place), batch["observation"], batch["next_observation"]
+            lambda *parts: rows_at(torch.cat(parts, 1), position), batch["observation"], batch["next_observation"]
         )
         state: Any = rows.stored("state", rows.start) if self.columns else torch.zeros(len(reach), 0)
         at = torch.from_numpy(np.broadcast_to(step, reach.shape).copy())

@@ -1,4 +1,4 @@
-"""What follows each row up to the end of its episode: what networks that plan learn from."""
+"""The steps after each row and the results of their searches, from which planning networks learn."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,37 +15,35 @@ from rlrun.memory.table.samplers import Rows
 
 
 class Trajectory(Seeded):
-    """Adds `trajectory` and `later`: what a search found and the environment gave, at each row and the steps after it.
+    """Adds `trajectory` and `later`: results of searches, and actions and rewards, of each row and the steps after it.
 
-    Position k is that of the observation k steps after a row's. `end` [B] is the last one that is known: where the
-    episode ends, the newest row of an open episode, or the last one that is looked at. Behind it the numbers of `end`
-    are repeated. `trajectory` has, of windows with T as a second dimension:
+    Position k is that of the observation k steps after a row's. `end` [B] is the last known position: where the episode
+    ends, the newest row of an open episode, or the last position that is used. Entries after it repeat those of `end`.
+    `trajectory` has these entries; for windows T is a second dimension:
 
-        action      [B, R, …]  that were taken
-        reward      [B, L]     of the step that led to each position; 0 where an episode begins, or the step is gone
-        terminated  [B, L]     whether that step ended the episode
-        value       [B, L]     of the search there
-        policy      [B, R + 1, A]
-        candidates  [B, R + 1, A, W]   whose probabilities these are, if searches had any
-        end         [B]
-        closed      [B]        whether the episode is over at `end`, so that nothing was searched there
-        age         [B]        of the row, from 0 to 1: the share of all steps so far that came after it
+        action      [B, R, …]  taken reward      [B, L]     of the step that led to each position; 0 at the start of an
+        episode, or if it is gone terminated  [B, L]     whether that step ended the episode value       [B, L]     of
+        the search there policy      [B, R + 1, A] candidates  [B, R + 1, A, W]   actions of these probabilities, if
+        searches had candidates end         [B] closed      [B]        whether the episode is over at `end`, so that
+        there was no search age         [B]        of the row, from 0 to 1: the share of all steps so far that came
+        after it
 
-    L is R + 1 and the steps of the return; with those of whole episodes it is that of the longest one.
+    L is R + 1 plus the steps of the return; for whole episodes the longest one's.
 
-    `later` [B, …] has observations that are asked for, one behind the other: those of positions 1 to R (`compared`);
-    those behind the returns of positions 0 to R (`fresh`); those of all L positions (`searched`); that of `end`. What
-    changes observations changes them, too.
+    `later` [B, …] has requested observations one after another: those of positions 1 to R (`compared`); those behind
+    the returns of positions 0 to R (`fresh`); those of all L positions (`searched`); that of `end`. Adaptors of
+    observations change them, too.
 
     Args:
         steps: R.
-        td_steps: rewards of a return, and of others that are taken of some rows; -1 = all of an episode.
-        random_beyond: actions behind `end` are those of other rows of the batch; otherwise the last one is repeated.
-        seed: of these.
-        compared, fresh, searched: whether these observations are asked for; weights and shares above 0 count as yes.
+        td_steps: rewards of a return; several numbers: of the first ones, and of others for some rows; -1 = all of an
+            episode.
+        random_beyond: actions after `end` are those of other rows of the batch; otherwise the last one is repeated.
+        seed: of these actions.
+        compared, fresh, searched: whether these observations are requested; weights and shares above 0 count as yes.
         candidates: whether searches had candidates.
-        value, policy: columns of what the search found; None = nothing was searched, and zeros stand there.
-        actions: A, where there is no such column.
+        value, policy: columns of the search's results; None = there was no search, and entries are 0.
+        actions: A, if there is no such column.
 
     Raises:
         ConfigError: a number is out of range.
@@ -90,7 +88,7 @@ class Trajectory(Seeded):
             raise RlrunError("memory.adaptors: Trajectory looks ahead in a table, and this batch comes from none")
         index, here = rows.where, rows.index
         episode, step = index.episode(here), index.step(here)
-        known = index.newest(episode) - step  # positions behind the row
+        known = index.newest(episode) - step  # positions after the row
         further = self.steps + self.td_steps if self.td_steps > 0 else max(int(known.max(initial=0)), self.steps)
         slots, stored = rows.onward(further)
         end = np.minimum(stored, further)[..., None]
@@ -130,15 +128,15 @@ class Trajectory(Seeded):
         return torch.zeros((*at.shape, self.actions)) if self.policy is None else rows.gather(self.policy, at)
 
     def _seen(self, at: Array, end: Array) -> Array:
-        """Return the slots that are looked at for observations, of slots [..., L] and their last position [..., 1]."""
-        places = [*range(1, self.steps + 1)] if self.compared else []
+        """Return the slots of the requested observations, from slots [..., L] and their last position [..., 1]."""
+        positions = [*range(1, self.steps + 1)] if self.compared else []
         if self.fresh and self.first > 0:
-            places += range(self.first, self.first + self.steps + 1)
-        places += range(at.shape[-1]) if self.searched else ()
-        return np.concatenate([at[..., places], np.take_along_axis(at, end, -1)], -1)
+            positions += range(self.first, self.first + self.steps + 1)
+        positions += range(at.shape[-1]) if self.searched else ()
+        return np.concatenate([at[..., positions], np.take_along_axis(at, end, -1)], -1)
 
 
 def require_return(name: str, steps: Any) -> None:
-    """Refuse a length of returns that is no whole number from 1, nor -1 for a whole episode, with a ConfigError."""
+    """Raise a ConfigError unless a length of returns is a whole number from 1, or -1 for a whole episode."""
     if steps != -1 and not (isinstance(steps, int) and steps >= 1):
         raise ConfigError(f"{name}: wanted a whole number from 1, or -1, got {shown(steps)}")

@@ -1,4 +1,4 @@
-"""Adaptors of rewards, pixels and n-step returns by one formula each, and normalization by running statistics."""
+"""Adaptors of rewards, pixels and n-step returns, and normalization by running statistics."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -42,7 +42,7 @@ class RewardScale(Scale):
 
 
 class RewardShift(PerStep):
-    """Add the same number to every reward; it changes which policy is best where episodes can end."""
+    """Add the same number to every reward; where episodes can terminate, this changes the best policy."""
 
     rowwise = True
 
@@ -58,7 +58,7 @@ class WeighRewards(PerStep):
     """Combines several rewards by the current weights: Σ weight · reward.
 
     Args:
-        weights: one for each number in the environment's reward, or what returns them as a tensor [R].
+        weights: one for each number in the environment's reward, or a function that returns them as a tensor [R].
         apart: the value head of critics that learn each reward and weigh the values; rewards are not combined then.
 
     Raises:
@@ -78,7 +78,7 @@ class WeighRewards(PerStep):
         self.weights = weights if callable(weights) else torch.tensor(list(weights), dtype=torch.float32, device="cpu")
 
     def require(self, rewards: int) -> None:
-        """Refuse another number of rewards a step than there are weights; 0 = the reward is a plain number.
+        """Refuse a number of rewards that differs from that of weights; 0 = the reward is a scalar.
 
         Raises:
             ConfigError: with both numbers.
@@ -104,7 +104,7 @@ class WeighRewards(PerStep):
 class RewardFunction(PerStep):
     """Applies a function of a tensor [...] or [..., R] to rewards, such as `torch.sign`.
 
-    It must treat each step alone. It may sum over the last dimension of several rewards.
+    It must treat steps independently. It may sum over the last dimension of several rewards.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
@@ -123,11 +123,11 @@ class ImageScale(PerStep):
 
     Args:
         lowest, highest: the range of the result.
-        spaces: of the environment, whose bounds count; null = bytes from 0 to 255, and nothing else.
+        spaces: of the environment, for the bounds; null = only bytes are scaled, from 0 to 255.
         leaves: of the observation; null = all.
 
     Raises:
-        ConfigError: a leaf has no whole numbers with such bounds.
+        ConfigError: a leaf is not of whole numbers with such bounds.
     """
 
     def __init__(
@@ -177,8 +177,8 @@ def _whole(space: Space) -> dict[str, Box]:
 class NStep:
     """Joins up to `steps` steps, fewer if the stored episode ends before.
 
-    reward is the discounted sum over these steps, next_observation the one after them, terminated and truncated those
-    of the last step. discount, the factor of the value after them, is `discount ** steps made`. Several rewards are
+    `reward` becomes the discounted sum over these steps, `next_observation` the one after them; `terminated` and
+    `truncated` are those of the last step. `discount` is γ ** steps, the factor of the next value. Several rewards are
     summed separately, and may have a discount each.
     """
 
@@ -191,7 +191,7 @@ class NStep:
         self.steps = steps
         rewards = (1,) * np.ndim(discount)
         self.powers = np.power(discount, np.arange(steps + 1).reshape(-1, *rewards)).astype(np.float32)  # [n + 1, …]
-        # steps made -> what each reward counts
+        # number of steps -> factor of each reward
         self.counted = np.tri(steps + 1, steps, -1, np.float32).reshape(steps + 1, steps, *rewards) * self.powers[:-1]
         ahead = () if steps == 1 else ("next_observation", "terminated", "truncated")
         self.requires: tuple[str, ...] = ("reward", *ahead)
@@ -199,7 +199,7 @@ class NStep:
         self.replaces: tuple[str, ...] = ahead and ("reward", *ahead)
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
-        if self.steps == 1:  # everything is as it should be
+        if self.steps == 1:  # only the discount is missing
             shape = batch["terminated"].shape if rows is None else rows.index.shape
             power = self.powers[1]
             return batch | {"discount": torch.from_numpy(np.full((*shape, *power.shape), power))}
@@ -208,13 +208,13 @@ class NStep:
         return batch | self.ahead(rows)[0]
 
     def ahead(self, rows: Rows, most: Array | None = None) -> tuple[Batch, Array]:
-        """Return the changed columns of rows, and how many steps of each are joined [B]; most: [B], their limit.
+        """Return the changed columns of rows, and the number of joined steps [B]; most: [B], its limit.
 
         Windows of recurrent networks get the observation after all `steps`, and find the next one on the way there.
         """
         slots, stored = rows.onward(self.steps)  # [B, n + 1], [B] or [B, T, n + 1], [B, T]
         reach = stored if most is None else np.minimum(stored, most)
-        if rows.altered("terminated"):  # what was stored ends the episode anyway
+        if rows.altered("terminated"):  # stored terminations are ends of episodes already
             terminated = rows.gather("terminated", slots[..., :-1]).numpy()  # [..., n]
             reach = np.where(terminated.any(-1), np.minimum(reach, terminated.argmax(-1) + 1), reach)
         flat, first = slots.reshape(-1), np.arange(0, slots.size, self.steps + 1).reshape(reach.shape)
@@ -240,15 +240,15 @@ UPDATES = ("replay", "rollout", "never")
 class Normalize(PerStep):
     """Normalizes a column by running statistics of one source, `update`.
 
-    replay: every sampled batch, before it is normalized. rollout: every row that enters the table. never: none. Acting
-    and evaluation only read the statistics; `agent.preprocess` gives the agent the same normalizer.
+    replay: every sampled batch, before it is normalized. rollout: every row that enters the table. never: constant
+        statistics. Acting and evaluation only read them; `agent.preprocess` gives the agent the same normalizer.
 
-    On-policy, replay and rollout both use every rollout once. Observations are normalized as for the agent before the
-    statistics change, so the policy that learns first is the one that acted.
+    On-policy, replay and rollout both use every rollout once. Observations are normalized before the statistics change,
+    so that the policy first learns from the numbers on which it acted.
 
     Args:
         column: observation, reward or another name.
-        normalizer: has the statistics; the run saves it separately.
+        normalizer: holds the statistics; the run saves it separately.
         update: replay, rollout or never.
         limit: updates after which statistics do not change; null = none.
 
@@ -273,11 +273,11 @@ class Normalize(PerStep):
         return super().__call__(batch, rows)
 
     def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
-        """Normalize a batch, and do not learn from it."""
+        """Normalize a batch without updating the statistics."""
         return super().__call__(batch, rows)
 
     def rollout(self, batch: Batch) -> Batch:
-        """Normalize a rollout, and learn from it."""
+        """Normalize a rollout, and update the statistics by it."""
         acted_on = self.column == "observation"
         if not acted_on:
             self._learn_rollout(batch)
@@ -315,7 +315,7 @@ class RewardNormalize(Normalize):
     """Normalizes each step's reward before sums over steps; a normalizer of form rms keeps the signs."""
 
     def __init__(self, normalizer: Normalizer, *, update: Update = "replay", limit: int | None = None) -> None:
-        super().__init__("reward", normalizer.to("cpu"), update=update, limit=limit)  # rewards are summed there
+        super().__init__("reward", normalizer.to("cpu"), update=update, limit=limit)  # where rewards are summed
         self.rescales = normalizer.form in ("rms", "deviation")
 
 
@@ -346,7 +346,7 @@ class ReturnNormalize(Normalize):
             np.asarray(row["reward"]),
             np.asarray(row["terminated"] | row["truncated"]),
         )
-        episode = len(env) > 1 and env[0] == env[-1]  # that enters as a whole
+        episode = len(env) > 1 and env[0] == env[-1]  # a whole episode enters at once
         shape = (1, -1) if episode else (-1, 1)
         steps = reward.reshape(shape)
         self.normalizer.advance(steps, episode_end.reshape(shape), np.ones(steps.shape, np.bool_), env[: len(steps)])

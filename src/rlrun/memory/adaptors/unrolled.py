@@ -1,4 +1,4 @@
-"""The steps after each row: what a latent that predicts is learned from."""
+"""The steps after each row, from which latent dynamics learn."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -18,11 +18,11 @@ from rlrun.memory.table.storage import leaf_of
 class Unrolled:
     """Adds `unrolled`: stored observations, the actions after them, and columns at each later step.
 
-    `observation` [B, …] is the row's own and `action` [B, R, …] has that of the row and of the next ones. `target` has
-    columns by name, [B, R + 1, …]: parts of observations at this one and the R later ones; other columns at the steps
-    that led there, which are zeros where an episode begins. `valid` [B, R + 1] is False behind the end of the episode,
-    where the last element is repeated. It is False, too, for what a rollout or the table does not hold any more: steps
-    behind the newest row, and the step before the oldest. Of windows all are [B, T, …].
+    `observation` [B, …] is the row's own; `action` [B, R, …] has the actions of the row and of the next ones. `target`
+    has columns by name, [B, R + 1, …]: parts of this observation and of the R later ones; other columns of the steps
+    that led there, with zeros at the start of an episode. `valid` [B, R + 1] is False after the end of the episode,
+    where the last element is repeated. It is also False for steps outside the rollout or table: after the newest row,
+    and the one before the oldest. For windows all begin with [B, T].
 
     Args:
         steps: R.
@@ -100,7 +100,7 @@ def _observed(field: str) -> bool:
 
 
 def _begun(values: Tensor, begins: Tensor) -> Tensor:
-    """Return values [B, R + 1, …] with zeros at the first position of rows with which an episode begins."""
+    """Return values [B, R + 1, …] with zeros at the first position of rows that begin an episode."""
     values = values.clone()
     values[begins, 0] = 0
     return values

@@ -1,6 +1,6 @@
-"""A file of arrays: a zip, whose checksums are compared before anything in it is used.
+"""A file of arrays: a zip, whose checksums are compared before any member is used.
 
-Members are not compressed, so they are read piece by piece, and none is larger than the file.
+Members are not compressed, so they are read piece by piece, and each is smaller than the file.
 """
 
 import json
@@ -22,7 +22,7 @@ from rlrun.core.files import open_regular, reason, sync_directory
 from rlrun.core.typing import Array
 
 PIECE = 1 << 22  # bytes read at a time
-MARK = b"PK\x03\x04"  # how zips begin
+MARK = b"PK\x03\x04"  # first bytes of a zip
 WANTED = "dataset and memory.import take a file of memory.export, or minari:DATASET, which Minari makes of your arrays"
 PICKLE = "not read, because loading it runs whatever code it holds"
 
@@ -34,7 +34,7 @@ def create(path: Path, *, public: bool = False) -> Iterator[ZipFile]:
     public: everybody may read it, not only its owner.
 
     Raises:
-        RlrunError: the disk does not take it; what was there before stays.
+        RlrunError: the disk does not take it; an earlier file stays.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
@@ -62,10 +62,10 @@ def sweep(path: Path) -> None:
 
 @contextmanager
 def read(path: Path, *, verify: bool = True) -> Iterator[ZipFile]:
-    """Open a zip after its content was compared with its checksums; `verify` False leaves that out.
+    """Open a zip after comparing its checksums, unless `verify` is False.
 
     Raises:
-        RequestError: it is missing, damaged, cut short, a pickle, or no zip of this kind.
+        RequestError: it is missing, damaged, cut short, a pickle, or another kind of file.
     """
     try:
         with os.fdopen(open_regular(path), "rb") as file:
@@ -84,7 +84,7 @@ def read(path: Path, *, verify: bool = True) -> Iterator[ZipFile]:
                 if verify and (name := archive.testzip()) is not None:
                     raise RequestError(f"{path} is damaged: its member '{name}' does not match its checksum")
                 yield archive
-    # NotImplementedError is what zipfile raises for a method of compression or a version that it does not know
+    # zipfile raises NotImplementedError for unknown compressions and versions
     except (BadZipFile, NotImplementedError, EOFError, struct.error, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is damaged or cut short: {error}") from error
     except OSError as error:
@@ -165,7 +165,7 @@ class ArrayMember:
         return self.take(len(self))
 
     def pieces(self) -> Iterator[Array]:
-        """Return all rows, some at a time."""
+        """Yield all rows, some at a time."""
         step = max(PIECE // max(self._width, 1), 1)
         for start in range(0, len(self), step):
             yield self.take(min(step, len(self) - start))

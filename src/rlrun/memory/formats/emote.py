@@ -24,7 +24,7 @@ from rlrun.memory.table.episodes import Episode, Stored
 from rlrun.memory.table.table import Table
 
 VERSION = "1"
-NAMES = {"actions": "action", "rewards": "reward"}  # Emote's -> ours; others keep their names
+NAMES = {"actions": "action", "rewards": "reward"}  # Emote's names -> ours; others are the same
 OURS = {"action": "actions", "reward": "rewards", "observation": "obs"}
 TERMINAL = "terminal"
 
@@ -41,10 +41,10 @@ class Part(NamedTuple):
 
 
 def read(path: Path | str) -> list[Episode]:
-    """Return the episodes of a memory that Emote stored as V1, in the order in which they came.
+    """Return the episodes of a memory that Emote stored as V1, oldest first.
 
     `actions` is `action`, `rewards` is `reward`, and every key with one row more an episode is a part of `observation`.
-    Episodes terminated where the file does not say how they ended.
+    Episodes count as terminated if the file does not record how they ended.
 
     Raises:
         RequestError: the file is missing, damaged or a pickle, or its ranges contradict each other.
@@ -127,14 +127,14 @@ def _rows_more(key: str, part: Part, rows: Array, tag: bool, ids: list[int], pat
 
 
 def write(table: Table, path: Path | str, *, public: bool = False) -> None:
-    """Store what a table holds as a V1 file that Emote restores; `terminal` says which episodes were cut off.
+    """Store a table as a V1 file that Emote restores; the tag `terminal` marks episodes that were cut off.
 
     `action` is `actions`, `reward` is `rewards`, the only observation is `obs`. The parts of a Dict observation keep
     their names.
 
     Args:
-        table: what to store; open episodes are stored as cut off.
-        path: the file; Emote appends `.zip` to what it is asked for.
+        table: to store; open episodes are stored as cut off.
+        path: the file; Emote appends `.zip` to the name that it loads.
         public: readable by everybody on this machine.
 
     Raises:
@@ -181,7 +181,7 @@ def _about(stored: Stored, keys: Mapping[str, str]) -> dict[str, Any]:
         "length_key": [*actions, *rows][0],
         "maxlen": stored.table.index.size,
         "ids": ids,
-        # Emote's first-in-first-out ejector believes its state, not the data
+        # Emote's first-in-first-out ejector reads its state, not the data
         "ejector_state": {"identities": ids, "sequence_lengths": [[i, n] for i, n in enumerate(stored.rows.tolist())]},
         "columns": columns,
         "part_keys": [*keys.values(), *tags],

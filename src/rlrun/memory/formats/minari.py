@@ -64,7 +64,7 @@ def spaces_of(dataset: str) -> Spaces | None:
 
 
 def _read(dataset: str, take: Callable[[Any], T]) -> T:
-    """Return what `take` finds in a dataset."""
+    """Return the result of `take` for a dataset of Minari."""
     minari = _minari()
     folder = Path(dataset).expanduser().absolute()
     places = (folder / "data", folder, Path(minari.storage.get_dataset_path(dataset)) / "data")
@@ -76,7 +76,7 @@ def _read(dataset: str, take: Callable[[Any], T]) -> T:
         )
     try:
         if not {"observation_space", "action_space"} <= json.loads((data / METADATA).read_text()).keys():
-            # Minari would make the environment, by whatever callable the file names
+            # Minari would make the environment, by a callable that the file names
             raise ValueError("it does not name its spaces, and no code is run to find them")
         return take(minari.MinariDataset(data))
     except ImportError as error:
@@ -106,15 +106,15 @@ def _episode(episode: Any, observe: Callable[[Any], Tree], action_space: Any) ->
 
 
 def target_of(dataset: str) -> Path:
-    """Return the folder of a dataset that is to be written: an id such as `lab/door-v0`, or a path.
+    """Return the folder for a new dataset, named by an id such as `lab/door-v0`, or by a path.
 
     Raises:
         MissingExtra: Minari is not installed.
-        RequestError: it exists, or is no id.
+        RequestError: it exists, or the id is invalid.
     """
     minari = _minari()
     if _is_path(dataset):
-        folder = Path(dataset).expanduser().absolute()  # Minari stumbles over relative ones
+        folder = Path(dataset).expanduser().absolute()  # Minari fails with relative paths
     else:
         try:
             minari.dataset.minari_dataset.parse_dataset_id(dataset)
@@ -131,10 +131,10 @@ def _is_path(dataset: str) -> bool:
 
 
 def write(table: Table, dataset: str, spaces: Spaces) -> Path:
-    """Write what a table holds as a new dataset; open episodes count as cut off. Images are kept as they are.
+    """Write a table as a new dataset; open episodes count as cut off. Images are stored without loss.
 
     Args:
-        table: what to write; columns beside those of a step are left out.
+        table: to write; only the columns of a step are written.
         dataset: an id such as `lab/door-v0`, or a path (beginning with `.` or `/`) that ends in such a name.
         spaces: of the environment, for the bounds of actions.
 
@@ -158,7 +158,7 @@ def write(table: Table, dataset: str, spaces: Spaces) -> Path:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     if folder.parent != Path(minari.storage.get_dataset_path()) and not _is_path(dataset):
-        with suppress(ValueError):  # it is there already
+        with suppress(ValueError):  # it exists already
             minari.namespace.create_namespace(dataset.rpartition("/")[0])
     return folder
 
@@ -192,7 +192,7 @@ def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces) -> N
 
 
 def _from_start(space: Space, values: Tree) -> Tree:
-    """Return observations whose choices count from the environment's start, in place of 0."""
+    """Return observations whose choices count from the space's `start`, in place of 0."""
     if isinstance(space, Composite):
         return {name: _from_start(part, values[name]) for name, part in space.parts.items()}
     return values if isinstance(space, Box) else (values + space.start).astype(space.dtype)

@@ -43,13 +43,13 @@ def import_rows(table: Table, source: str, *, append: bool = False, limit: int |
         table: its rows are replaced.
         source: the file or dataset.
         append: keep the rows of the table, and add to them.
-        limit: rows of the newest whole episodes, at most; None = all of them.
+        limit: rows of the newest whole episodes, at most; None = all.
 
     Returns:
         True if the table has exactly the stored state, with that of sampler and ejector.
 
     Raises:
-        RequestError: the source is missing or damaged, or does not fit; the table is as it was before.
+        RequestError: the source is missing or damaged, or does not fit; the table is unchanged.
     """
     episodes = episodes_in(source)
     if episodes is None:
@@ -101,13 +101,13 @@ PIXELS = "uint8"
 def spaces_in(source: str | Sequence[str], *, layout: str | Mapping[str, str] = "auto") -> Spaces:
     """Return the spaces of the rows in a file, or of `minari:DATASET`, or of several that agree.
 
-    A file of `memory.export` and a dataset of Minari record the spaces of their environment. Elsewhere floats have no
-    bounds, actions are between -1 and 1, bytes from 0 to 255, negative numbers are no choices, and the largest stored
-    choice of all sources sets the number of choices; a line names the observations that this may change. `layout` is
-    that of images, as `rlrun.core.spaces.laid_out` takes it.
+    A file of `memory.export` and a dataset of Minari record the spaces of their environment. For other sources floats
+    have no bounds, actions are between -1 and 1, bytes from 0 to 255, and negative whole numbers are plain numbers. The
+    largest stored choice of all sources sets the number of choices; a warning names such observations. `layout` is that
+    of images, as `rlrun.core.spaces.laid_out` takes it.
 
     Raises:
-        RequestError: a source is missing or damaged, holds no observations or actions, or others than the first one.
+        RequestError: a source is missing or damaged, lacks observations or actions, or differs from the first one.
     """
     first, *rest = [source] if isinstance(source, str) else source
     common = _spaces_of(first)
@@ -128,7 +128,7 @@ def spaces_in(source: str | Sequence[str], *, layout: str | Mapping[str, str] = 
 
 
 def _spaces_of(source: str) -> Spaces:
-    """Return the spaces of one source, as it records them if that fits its rows."""
+    """Return the spaces of one source: the recorded ones if they fit its rows, else those derived from the rows."""
     table = table_of(source)
     derived, recorded = _derived(table, source), _recorded(source)
     roles = ("observation", "action")
@@ -154,7 +154,7 @@ def _recorded(source: str) -> Spaces | None:
 
 
 def _covers(space: Space, derived: Space) -> bool:
-    """Return True if a space has the leaves that rows have, and at least their choices."""
+    """Return True if a space has the leaves of the rows, and at least their numbers of choices."""
     if isinstance(space, Composite) or isinstance(derived, Composite):
         parts = [getattr(each, "parts", {}) for each in (space, derived)]
         return parts[0].keys() == parts[1].keys() != set() and all(_covers(parts[0][k], parts[1][k]) for k in parts[0])
@@ -172,7 +172,7 @@ def _choices(space: Any) -> Array:
 
 
 def _derived(table: Table, source: str) -> Spaces:
-    """Return the spaces that follow from the rows of a source."""
+    """Return the spaces derived from the rows of a source."""
     stored = Stored.of(table)
     rows = stored.row_slots()
     columns: dict[str, Any] = {}
@@ -184,7 +184,7 @@ def _derived(table: Table, source: str) -> Spaces:
     if len(spaces) < 2:
         raise RequestError(f"{source}: it holds {', '.join(spaces) or 'no rows'}; wanted observations and actions")
     action_mask = getattr(spaces["observation"], "parts", {}).get(ACTION_MASK)
-    if isinstance(action_mask, Leaf) and isinstance(spaces["action"], Discrete):  # it has choices that were never taken
+    if isinstance(action_mask, Leaf) and isinstance(spaces["action"], Discrete):  # it counts choices never taken, too
         spaces["action"] = Discrete(max(int(np.prod(action_mask.shape)), int(spaces["action"].n)))
     rewards = table.storage.columns["reward"].shape if "reward" in table.storage.columns else ()
     return Spaces(spaces["observation"], spaces["action"], *rewards)

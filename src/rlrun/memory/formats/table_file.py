@@ -1,6 +1,6 @@
 """A table in one file, without pickle: `store` and `restore`.
 
-    table.json             what the table is: columns, envs, length, kinds of sampler and ejector
+    table.json             description: columns, envs, length, kinds of sampler and ejector
     state.safetensors      states of the index, the sampler and the ejector
     slots.npy              [R] the slot of each stored row
     episodes.npy           [E, 2] rows of each episode, oldest first, and whether it is still open
@@ -39,16 +39,16 @@ KINDS = ("index", "sampler", "ejector")  # parts of a table whose classes a file
 
 
 def store(table: Recorder, path: Path | str, *, public: bool = False, spaces: Spaces | None = None) -> None:
-    """Write a table to a file that appears complete or not at all; what was there before is replaced.
+    """Write a table to a file, which replaces an earlier one only once it is complete.
 
     Args:
         table: its rows, episodes and tags, and the state of its sampler and ejector; adaptors are not stored.
         path: the file; folders above it are made.
         public: readable by everybody on this machine (mode 0644), in place of its owner only (0600).
-        spaces: of the environment, so that a policy that learns from the file alone has its bounds and choices.
+        spaces: of the environment; they give bounds and choices to a policy that learns from the file alone.
 
     Raises:
-        RlrunError: the disk does not take it; what was there before stays.
+        RlrunError: the disk does not take it; an earlier file stays.
     """
     stored = Stored.of(table, partial=True)
     tensors, tree = storage.split(_state(table))
@@ -72,22 +72,22 @@ def store(table: Recorder, path: Path | str, *, public: bool = False, spaces: Sp
 def restore(table: Recorder, path: Path | str, *, append: bool = False, limit: int | None = None) -> bool:
     """Read a file into a table.
 
-    A table of the same columns, envs, length and kinds of sampler and ejector gets exactly the stored state, so it
-    draws the same samples as the stored one. Any other table gets the episodes as new ones. A smaller table keeps the
-    newest, and open episodes count as cut off.
+    A table with the same columns, envs, length and kinds of sampler and ejector gets exactly the stored state, so it
+    draws the same samples. Any other table gets the episodes as new ones; a smaller table keeps the newest, and open
+    episodes count as cut off.
 
     Args:
         table: its rows are replaced.
         path: a file that `store` wrote.
         append: keep the rows of the table, and add the episodes.
-        limit: as `newest` has it; the stored state has no limit.
+        limit: as `newest` takes it; then the episodes are added as new ones.
 
     Returns:
         True if the table has exactly the stored state.
 
     Raises:
-        RequestError: the file is missing or damaged, of a newer version, or its columns do not fit; the table is as
-            it was before.
+        RequestError: the file is missing or damaged, of a newer version, or its columns do not fit; the table is
+            unchanged.
     """
     path = Path(path)
     with archive.read(path) as file:
@@ -124,7 +124,7 @@ def is_memory(path: Path) -> bool:
 
 
 def _identity(table: Recorder) -> dict[str, Any]:
-    """Return what two tables must have in common to have the same state."""
+    """Return the properties that tables must share to load each other's state."""
     columns = {name: [list(column.shape), column.dtype] for name, column in table.storage.columns.items()}
     sparse = {name: part.column.every for name, part in table.storage.sparse.items()}
     return {
@@ -148,7 +148,7 @@ def _kind(part: object) -> str:
 
 
 def _exported(kind: str) -> str:
-    """Return a kind with our own classes by the names that the package exports today."""
+    """Return a kind in which rlrun's classes have their public names, independent of modules."""
     return re.sub(r"\brlrun\.memory\.(?:[a-z_]+\.)+", "rlrun.memory.", kind)
 
 
@@ -187,7 +187,7 @@ def _note(file: ZipFile, path: Path) -> dict[str, Any]:
 
 
 def _columns(file: ZipFile, note: Mapping[str, Any], path: Path) -> dict[str, ArrayMember]:
-    """Open the columns; each fits what the file says of it."""
+    """Open the columns, and check their shapes and types against the file's description."""
     members = {}
     for name, (shape, dtype) in note["table"]["columns"].items():
         member = members[name] = ArrayMember(file, f"columns/{name}.npy", path)
@@ -197,7 +197,7 @@ def _columns(file: ZipFile, note: Mapping[str, Any], path: Path) -> dict[str, Ar
 
 
 def _restore_state(table: Recorder, file: ZipFile, note: Mapping[str, Any], path: Path) -> None:
-    """Put the table into the stored state; all that can be wrong shows before its rows are touched."""
+    """Load the stored state into the table; all checks come before its rows change."""
     members = _columns(file, note, path)
     slots = ArrayMember(file, "slots.npy", path).all()
     if slots.dtype != np.int64 or len(slots) != note["rows"] or (slots < 0).any() or (slots >= table.index.size).any():
@@ -207,7 +207,7 @@ def _restore_state(table: Recorder, file: ZipFile, note: Mapping[str, Any], path
     try:
         state = storage.merge(safetensors.torch.load(file.read("state.safetensors")), note["state"])
         _load(table, state)
-    except Exception as error:  # whatever a forged state makes
+    except Exception as error:  # a forged state may raise anything
         _load(table, before)
         raise RequestError(f"{path} is damaged: its state cannot be taken back: {error}") from error
     for name, member in members.items():
@@ -226,7 +226,7 @@ def _require_choices(table: Recorder, file: ZipFile, note: Mapping[str, Any], pa
 
 
 def _episodes(file: ZipFile, note: Mapping[str, Any], path: Path) -> Iterator[Episode]:
-    """Read episode after episode; those without a whole transition are left out."""
+    """Yield the episodes one by one; those without a whole transition are left out."""
     lengths = ArrayMember(file, "episodes.npy", path).all()
     if lengths.ndim != 2 or lengths.shape[1] != 2 or (lengths < 0).any() or lengths[:, 0].sum() != note["rows"]:
         raise RequestError(f"{path} is damaged: episodes.npy does not fit the rows")

@@ -1,4 +1,4 @@
-"""Epochs of a data set, each with every row once."""
+"""A loader of data sets: epochs that serve every row once."""
 
 from __future__ import annotations
 
@@ -40,22 +40,21 @@ class DatasetLoader:
     Numbers of double precision become float32.
 
     Args:
-        dataset: what to learn from.
-        batch: rows of one.
-        columns: names of a tuple's parts; else the names that are kept, None = all.
-        epochs: after so many the loader ends; None = never.
+        dataset: to learn from.
+        batch: rows of a batch.
+        columns: names of a tuple's parts; for other data sets the names to keep, None = all.
+        epochs: number of epochs; None = endless.
         shuffle: False keeps the order.
-        hold_out: share of the rows that is left out, at least one, evenly spread from a place that the seed draws; a
+        hold_out: share of the rows to leave out, at least one row, evenly spread from an offset that the seed draws; a
             row of a table stays in or out.
-        held_out: True serves that share, and nothing else; adaptors then learn and draw nothing.
-        adaptors: a list, or by name; `rows` is None but for a table, whose own adaptors come first.
+        held_out: True serves that share instead; adaptors then neither learn nor draw.
+        adaptors: a list, or by name; `rows` is None except for a table, whose own adaptors come first.
         seed: of the order.
         data_group: name of the batches.
         device: of the batches.
 
     Raises:
-        ConfigError: the data set is nothing to learn from.
-    """
+        ConfigError: the data set is of an unknown kind, or has no rows."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class DatasetLoader:
         self.data_group = data_group
         self.device = torch.device(device)
         self.hold_out, self.held_out = hold_out, held_out
-        self.epoch, self.served = 0, 0  # epochs that are over, and rows served of the running one
+        self.epoch, self.served = 0, 0  # complete epochs, and rows served of the running one
         self._expected: int | None = None  # rows of a checkpoint's table
 
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -109,14 +108,14 @@ class DatasetLoader:
         if not self.hold_out:
             return rows
         places = getattr(self.source, "places", rows)  # a row of a table keeps its slot
-        # multiples of the golden ratio spread evenly over [0, 1): few rows in a row have their share held out, too
+        # multiples of the golden ratio spread evenly over [0, 1), so short stretches have their share held out, too
         spread = (places * 0.6180339887498949 + np.random.default_rng(self.seed).random()) % 1.0
-        left_out = spread < max(self.hold_out, np.nextafter(spread.min(initial=1.0), 1.0))  # of few rows at least one
+        left_out = spread < max(self.hold_out, np.nextafter(spread.min(initial=1.0), 1.0))  # at least one row
         served: Array = rows[left_out == self.held_out]
         return served
 
     def _order(self) -> Array:
-        """Return the rows of the running epoch; its number alone decides their order."""
+        """Return the rows of the running epoch, in an order that depends on seed and epoch alone."""
         order = self._rows()
         if self.shuffle:
             order = order[np.random.default_rng([self.seed, self.epoch]).permutation(len(order))]
@@ -142,11 +141,11 @@ class DatasetLoader:
 
     @property
     def batches(self) -> int:
-        """Batches of an epoch of these rows."""
+        """Number of batches in an epoch."""
         return max(1, -(-min(distributed.all_gather(len(self._rows()))) // self.batch))
 
     def once(self) -> Iterator[Batch]:
-        """Yield batches of all rows that it serves in their order, as held-out ones; its own position stays."""
+        """Yield batches of all rows in order, treated as held out; the loader's position stays."""
         rows = self._rows()
         for begin in range(0, len(rows), self.batch):
             yield self._fetch(rows[begin : begin + self.batch], evaluation=True)
@@ -162,7 +161,7 @@ class DatasetLoader:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """The table of the batches, if the data set is one."""
+        """The table of the batches, if the data set is a table."""
         return (self.source.table,) if isinstance(self.source, TableRows) else ()
 
     def state_dict(self) -> dict[str, Any]:
@@ -170,7 +169,7 @@ class DatasetLoader:
         return {"epoch": self.epoch, "served": self.served, "rows": len(self.source)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the batch after the last one.
+        """Continue with the batch after the last one.
 
         Raises:
             RlrunError: the data set has another length.
@@ -184,9 +183,9 @@ class DatasetLoader:
 
 
 class TableRows:
-    """The complete rows of a table that changes between epochs at most, in the order of their slots.
+    """The complete rows of a table, in the order of their slots; the table may change between epochs only.
 
-    Of a table for a recurrent network they are its windows, each by one of its rows.
+    For a recurrent network they are windows, each represented by one of its rows.
     """
 
     def __init__(self, table: Table, columns: Sequence[str] | None = None) -> None:
@@ -208,18 +207,18 @@ class TableRows:
 
     @property
     def places(self) -> Array:
-        """Numbers by which rows are held out, [R]: their slots; successive windows differ by 1."""
+        """Numbers that decide which rows are held out, [R]: slots; for windows successive numbers."""
         past, count = self.table.past, len(self)
         return self.starts[:count] / (1 if past is None else past.length - past.burn_in)
 
     @property
     def episodes(self) -> Array:
         """The number of each row's episode, [R]."""
-        count = len(self)  # which looks where rows start
+        count = len(self)  # this updates `starts`
         return self.table.index.episode(self.starts[:count])
 
     def batch(self, rows: Array, evaluation: bool = False) -> Batch:
-        """Return some rows [B] as tensors that own their memory; evaluation: adaptors learn and draw nothing.
+        """Return some rows [B] as tensors that own their memory; evaluation: adaptors neither learn nor draw.
 
         Raises:
             RlrunError: the table changed within an epoch.
@@ -243,10 +242,10 @@ class DatasetPart:
     """Some rows of a data set.
 
     Attributes:
-        source: all of its rows.
-        rows: which of them, [R].
-        names: of its columns.
-        held_out: whether it is there to judge by.
+        source: the whole data set.
+        rows: indices of the rows, [R].
+        names: of the columns.
+        held_out: whether it is for evaluation.
     """
 
     source: Columns | Items | TableRows
@@ -264,10 +263,10 @@ class DatasetPart:
 
 
 def source_of(dataset: Any, columns: Sequence[str] | None = None) -> Columns | Items | TableRows | DatasetPart:
-    """Return what reads the rows of a data set, as `DatasetLoader` takes it.
+    """Return a reader of the rows of a data set, as `DatasetLoader` takes it.
 
     Raises:
-        ConfigError: it is nothing to learn from.
+        ConfigError: it is of an unknown kind, or has no rows.
     """
     if isinstance(dataset, DatasetPart):
         return dataset if columns is None else dataclasses.replace(dataset, names=chosen(columns, dataset.names))
@@ -284,13 +283,13 @@ def source_of(dataset: Any, columns: Sequence[str] | None = None) -> Columns | I
     return Items(dataset.dataset, columns) if isinstance(dataset, Lazy) else Items(dataset, columns).read()
 
 
-SHARE = 2  # the items of a Dataset may fill one part in so many of this machine's memory
+SHARE = 2  # the items of a Dataset may fill 1 / SHARE of this machine's memory
 
 
 class Lazy:
-    """A Dataset that every batch reads its items from.
+    """A Dataset whose items every batch reads again, for items that are random or do not fit in memory.
 
-    For items that are larger than memory, or random. Items of other data sets are read once, at the start.
+    Items of other data sets are read once, at the start.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -301,7 +300,7 @@ class Columns:
     """Arrays of one length, by name: trees [n, …].
 
     Raises:
-        ConfigError: they differ in length, hold no numbers, or nan or inf, or there are none.
+        ConfigError: they are empty, differ in length, or hold nan, inf or other things than numbers.
     """
 
     def __init__(self, columns: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
@@ -394,7 +393,7 @@ class Items:
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
-    """Return the arrays of an .npz; a dotted name is a leaf of a tree. Nothing in it is run.
+    """Return the arrays of an .npz, without running code from it; a dotted name is a leaf of a tree.
 
     Raises:
         ConfigError: it is missing, damaged, or holds objects.
@@ -406,7 +405,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise ConfigError(f"loader.dataset: {error}") from error
     except OSError as error:
         raise ConfigError(f"loader.dataset: {path} cannot be read: {reason(error)}") from error
-    except Exception as error:  # whatever a forged file makes
+    except Exception as error:  # a forged file may raise anything
         why = next(iter(str(error).splitlines()), type(error).__name__)
         why = "objects, or no archive at all" if "pickle" in why else why
         raise ConfigError(f"loader.dataset: {path} is damaged or holds something else than arrays: {why}") from error
@@ -417,7 +416,7 @@ def _parts(item: Any) -> Sequence[Any]:
 
 
 def _arrays(tree: Any, name: str) -> Tree:
-    """Return a tree of arrays; doubles become singles, as networks want them."""
+    """Return a tree of arrays; float64 becomes float32."""
     if isinstance(tree, Mapping):
         return {key: _arrays(part, f"{name}.{key}") for key, part in tree.items()}
     value = tree.detach().cpu().numpy() if isinstance(tree, Tensor) else np.asarray(tree)

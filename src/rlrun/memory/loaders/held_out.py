@@ -1,4 +1,4 @@
-"""One data set in two parts, to learn from and to be judged by."""
+"""A data set split into a training and a held-out part, and data sets for examples."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ CHUNK = 1_024  # rows that are read at once
 
 
 class Split:
-    """A data set in two parts: most rows to learn from, and some that are held out.
+    """A data set split into a training part and a held-out part.
 
-    Each row is in exactly one part. Of a table or a stored memory whole episodes are: rows of one episode are alike.
-    The draw depends on the seed alone, so all runs, ranks and resumed runs have the same parts.
+    Each row is in exactly one part. A table or a stored memory is split by whole episodes, as their rows are alike. The
+    draw depends on the seed alone, so all runs, ranks and resumed runs have the same parts.
 
     Args:
         dataset: as `DatasetLoader` takes it.
         fraction: of the rows, or episodes, in the held-out part; between 0 and 1.
         columns: as `DatasetLoader` takes them.
-        stratify: a column of whole numbers, [R]: each value has this fraction of its rows held out, up to one row.
+        stratify: a column of whole numbers, [R]: this fraction of each value's rows is held out, up to one row.
         layout: of images in the column `observation`, as `rlrun.core.spaces.laid_out` takes it.
         seed: of the draw.
 
@@ -36,7 +36,7 @@ class Split:
         train, held_out: the parts, for a `DatasetLoader`.
 
     Raises:
-        ConfigError: the data set is none, a part would be empty, or there is no such column to stratify by.
+        ConfigError: the data set is invalid, a part would be empty, or the column to stratify by is missing.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Split:
 
     @cached_property
     def spaces(self) -> dict[str, Space]:
-        """The space of each column: images of bytes, numbers without bounds, or as many choices as there are values."""
+        """The space of each column: images of bytes, floats without bounds, or choices up to the largest value."""
         spaces = {}
         for name in self._source.names:
             tree = self._column(name, rows=1)
@@ -108,10 +108,10 @@ class Split:
 
 
 def classes(data: Split, column: str) -> int:
-    """Return how many classes a column of labels has.
+    """Return the number of classes in a column of labels.
 
     Raises:
-        ConfigError: there is no such column, or it has not one integer a row.
+        ConfigError: there is no such column, or it does not have one integer a row.
     """
     if column not in data.spaces:
         raise ConfigError(f"there is no column '{column}'; there are {', '.join(data.spaces)}")
@@ -122,7 +122,7 @@ def classes(data: Split, column: str) -> int:
 
 
 def drawn(kinds: Array, fraction: float, seed: int) -> Array:
-    """Return which units are held out, as flags: of each kind that fraction, rounded so that the total is right.
+    """Return flags of the units to hold out: this fraction of each kind, rounded so that the total is right.
 
     Args:
         kinds: of the units, [U].

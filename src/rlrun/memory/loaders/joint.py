@@ -17,15 +17,15 @@ _messages = logging.getLogger("rlrun")
 
 @dataclass
 class Rate:
-    """In which rounds of a `JointLoader` a part gives batches, and how many."""
+    """Rounds of a `JointLoader` in which a part gives batches, and their number."""
 
     every: int = 1  # in each n-th round
-    every_steps: int | None = None  # in place of `every`: in the first round, then after so many environment steps
+    every_steps: int | None = None  # in place of `every`: in the first round, then each time after these env steps
     times: int = 1  # batches in such a round
     epochs: int | None = None  # in place of `times`: passes over a data set
-    min_batches: int = 1  # with `epochs`: more passes, where these have fewer batches
+    min_batches: int = 1  # with `epochs`: least batches of a round, by more passes
     warm_up: int = 0  # environment steps before the first such round
-    waits: bool = False  # it had a turn now, and its table has no rows yet
+    waits: bool = False  # it is its turn, but its table has no rows yet
     last: int | None = None  # environment steps when a part with `every_steps` gave its newest batches
 
     @property
@@ -34,7 +34,7 @@ class Rate:
         return self.every > 1 or self.every_steps is not None or self.warm_up > 0
 
     def turns(self, number: int, steps: int, loader: Any) -> int:
-        """Return how many batches, or epochs, a loader gives in this round, from 1; steps: env steps so far."""
+        """Return the number of batches, or epochs, that a loader gives in round `number`; steps: env steps so far."""
         if self.every_steps is None:
             due = number % self.every == 0
         else:
@@ -66,20 +66,20 @@ class JointLoader:
     """Serves the batches of several loaders together, as several data groups.
 
     A round is one batch of each loader, and one update of all groups. A part may have a rate: it gives batches in some
-    rounds only, or more than one. The first batches of a round make one update; each further one makes an update of its
-    own, before the next round. Batches of several parts that go on are joined again.
+    rounds only, or several in a round. The first batches of all parts make one update, the second batches another one
+    before the next round, and so on.
 
-    A data group `default` gets the name of its loader here; other groups keep theirs. It ends as soon as one of the
-    loaders does. A loader that collects must come before those that draw from the same table.
+    A data group `default` gets the name of its loader; other groups keep their names. The loader ends with the first of
+    its loaders. A loader that collects must come before those that draw from the same table.
 
     Args:
-        nested: the one data group in which each loader's batch is an entry under the loader's name.
+        nested: a single data group in which each loader's batch is an entry under the loader's name.
         loaders: by name, each a loader or `{loader, every, every_steps, times, epochs, min_batches, warm_up}` with the
             settings of a `Rate`.
 
     Raises:
-        ConfigError: two loaders give the same group, there is no loader, or a rate is impossible, as of batches of a
-            table that grows, whose epochs would not end.
+        ConfigError: two loaders give the same group, there is no loader, or a rate is impossible, such as batches of a
+            growing table, whose epochs would not end.
     """
 
     def __init__(self, *, nested: str | None = None, **loaders: Any) -> None:
@@ -90,10 +90,10 @@ class JointLoader:
             raise ConfigError("a JointLoader needs loaders by name")
         self._groups: dict[str, dict[str, str]] = {}  # part -> its group -> the group here
         self._names: dict[str, tuple[str, ...]] = {}
-        self._given: dict[str, Groups] = {}  # of the next batch: what loaders that had their turn gave
+        self._given: dict[str, Groups] = {}  # part -> its groups of the next, incomplete batch
         self._round = 1
         self._waiting: set[str] = set()  # parts that have waited for rows
-        self._left: dict[str, int] = {}  # batches or epochs that parts have yet to give in this round
+        self._left: dict[str, int] = {}  # part -> batches or epochs still to give in this round
         owners: dict[str, str] = {}
         for part, loader in self.parts.items():
             if not hasattr(loader, "names"):
@@ -111,8 +111,8 @@ class JointLoader:
         self.collector = self._check_rates()
 
     def _check_rates(self) -> Any:
-        """Refuse rates that the loaders cannot have; return the collector whose steps are counted, or None."""
-        loaders = [getattr(loader, "loader", loader) for loader in self.parts.values()]  # of a prefetch
+        """Refuse impossible rates; return the collector whose steps are counted, or None."""
+        loaders = [getattr(loader, "loader", loader) for loader in self.parts.values()]  # a prefetch wraps one
         collector = next(filter(None, (getattr(loader, "collector", None) for loader in loaders)), None)
         for part, rate in self._rates.items():
             if self.nested is not None:
@@ -145,7 +145,7 @@ class JointLoader:
         running = {part: iter(loader) for part, loader in self.parts.items()}
         while True:
             for part, batches in running.items():
-                if part in self._given:  # before the run was left, while a later loader collected
+                if part in self._given:  # the run stopped while a later loader collected
                     continue
                 if self._rates and not self._has_turn(part):
                     continue
@@ -164,7 +164,7 @@ class JointLoader:
             yield merged if self.nested is None else {self.nested: merged}
 
     def _has_turn(self, part: str) -> bool:
-        """Return True if a part gives a batch to the next update; its rate is asked once a round."""
+        """Return True if a part gives a batch to the next update; its rate is evaluated once a round."""
         if part not in self._left:
             steps = 0 if self.collector is None else self.collector.steps
             rate = self._rates.get(part, Rate())
@@ -180,7 +180,7 @@ class JointLoader:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Those of all loaders; a metric that several have is that of the first."""
+        """Metrics of all loaders; of equal names the first loader's."""
         parts = [getattr(loader, "metrics", {}) for loader in self.parts.values()]
         return {name: value for metrics in reversed(parts) for name, value in metrics.items()}
 
@@ -201,7 +201,7 @@ class JointLoader:
         """Load the states of all loaders; rates that an earlier config lacked begin at their first round.
 
         Raises:
-            RlrunError: what is left of a round is more than the rates give, or of no part.
+            RlrunError: the saved rest of a round exceeds a rate, or belongs to an unknown part.
         """
         left, last = state.get("left", {}), state.get("last", {})
         require_counts({"round": state.get("round", 1), **left})
@@ -220,7 +220,7 @@ class JointLoader:
 
 
 def batches(loader: Any, groups: Mapping[str, Any]) -> Any:
-    """Return a loader that gives further data groups beside those of the algorithm's; the very loader without any.
+    """Return a loader that adds data groups to those of the algorithm's loader; this loader itself without any.
 
     groups: loaders or `{loader, every, every_steps, times, epochs, min_batches, warm_up}` by name, as of `JointLoader`.
     """

@@ -26,12 +26,12 @@ class _Drawn(NamedTuple):
 class Prefetch(Callback):
     """Draws up to `depth` batches ahead in a thread; the batches are the same as without it.
 
-    A batch is drawn ahead only if its loader makes no environment step before it. So all batches of a data set are, and
-    those of a memory with several updates after one round of steps. The first batch after new steps waits for them,
+    A batch is drawn ahead only if its loader makes no environment step before it. This holds for all batches of a data
+    set, and for a memory with several updates after one round of steps. The first batch after new steps waits for them,
     because they depend on the newest policy.
 
     It is a loader and a callback. As a callback it waits for the thread before a checkpoint, and ends it with training.
-    Checkpoints have the batches that were drawn ahead.
+    Checkpoints hold the batches that were drawn ahead.
 
     Args:
         loader: of the batches, with a method `ready` (no environment step comes before the next batch) and `tables`.
@@ -120,7 +120,7 @@ class Prefetch(Callback):
                 return
             try:
                 drawn = _Drawn(next(batches, None), self._versions())
-            except Exception as error:  # it shows when its batch is asked for, as without prefetch
+            except Exception as error:  # raised when its batch is requested, as without prefetch
                 drawn = _Drawn(None, None, error)
             self._drawn.append(drawn)
 

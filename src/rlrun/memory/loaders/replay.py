@@ -1,4 +1,4 @@
-"""Iterables of batches, which decide when to collect and when to learn."""
+"""Loaders that alternate between collecting and learning."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rlrun.memory.table.table import Table
 _messages = logging.getLogger("rlrun")
 
 CHUNK = 1000  # steps of a warm-up call: short enough to react to a signal in between
-ENOUGH = 10  # episodes that ended without a window, to say so
+ENOUGH = 10  # episodes without a window after which a warning comes
 
 
 class Steps(Protocol):
-    """What a loader needs of a collector."""
+    """The part of a collector that loaders use."""
 
     @property
     def steps(self) -> int:
@@ -32,21 +32,21 @@ class Steps(Protocol):
 
     @property
     def observation(self) -> Tree:
-        """The current observation of every env, [N, …], on which its agent will act next."""
+        """The current observation of every env, [N, …], on which the agent acts next."""
 
     def collect(self, steps: int, random: bool = False) -> int:
-        """Make at least so many environment steps; return how many were made."""
+        """Make at least `steps` environment steps; return the number of steps made."""
 
 
 class ReplayLoader:
     """Alternates between collecting and learning: `updates_per_step` updates for each environment step.
 
     First come `warm_up` random steps, minus the rows of the table (after an import), and more until the table has a
-    window. All envs step together, so several updates may follow one round. `collect_steps` steps are made at a time;
-    with 256 of them and half an update a step, 128 updates follow.
+    window. All envs step together, so several updates may follow one round. `collect_steps` steps are made at a time:
+    after 256 of them with half an update a step, 128 updates follow.
 
-    Without a collector the table does not change. An asynchronous collector with `steps_per_update` 0 makes no update
-    wait. A resumed run whose memory was not saved first fills the table by its own agent.
+    Without a collector the table does not change. With an asynchronous collector and `steps_per_update` 0, updates do
+    not wait for steps. A resumed run whose memory was not saved first fills the table by its own agent.
 
     Args:
         table: a table or a `Mix`; the collector writes to it.
@@ -54,7 +54,7 @@ class ReplayLoader:
         batch: windows of a batch.
         length: steps of a window.
         updates_per_step: updates for each environment step.
-        steps_per_update: its inverse, which replaces it; 0 = updates wait for no step.
+        steps_per_update: the inverse of `updates_per_step`, which it replaces; 0 = updates do not wait for steps.
         collect_steps: steps made at a time.
         warm_up: steps with random actions before the first update.
         offline: updates before the first environment step, from the rows of the table; no warm-up follows them.
@@ -90,7 +90,7 @@ class ReplayLoader:
         self.warm_up = 0 if offline else warm_up
         self.offline = offline
         self.data_group = data_group
-        # a collector that steps in processes of its own; its `take` stores the steps that are there, without waiting
+        # an asynchronous collector; its `take` stores the steps that have arrived, without waiting
         self.ahead: Any = collector if steps_per_update == 0 and hasattr(collector, "take") else None
         if self.ahead is not None:
             if collect_steps > 1:
@@ -102,7 +102,7 @@ class ReplayLoader:
             self.rate = positive("updates_per_step", updates_per_step)
         self.updates = 0  # since the warm-up; before the first environment step, since the beginning
         self.start: int | None = None  # environment steps at the end of the warm-up
-        # of a warm-up, or of filling the table anew, that is under way: environment steps at its beginning and its end
+        # environment steps at the beginning and the end of a running warm-up or refill of the table
         self._since: int | None = None
         self._until = 0
         self._newest: Sample | None = None
@@ -140,7 +140,7 @@ class ReplayLoader:
         return self.start is None and self._since is None and self.updates < self.offline
 
     def _until_ready(self) -> None:
-        """Collect until the table has rows to learn from; without a collector it has them."""
+        """Collect until the table has rows to learn from; do nothing without a collector."""
         if self.collector is not None:
             self._prepare(self.collector)
         elif self.start is None:
@@ -177,7 +177,7 @@ class ReplayLoader:
             fill(min(max(missing, 1), CHUNK), random=random)
 
     def _missing(self) -> int:
-        """Return how many environment steps come before the next update."""
+        """Return the number of environment steps before the next update."""
         if self.collector is None or self.start is None or self.ahead is not None:
             return 0
         # whole numbers: a float would drift over a million updates
@@ -187,7 +187,7 @@ class ReplayLoader:
         return self.start + due - self.collector.steps
 
     def _due(self, collector: Steps) -> int:
-        """Return how many updates come before the next environment step."""
+        """Return the number of updates before the next environment step."""
         steps = collector.steps - (self.start or 0)
         return (steps - steps % self.collect_steps) * self.rate.numerator // self.rate.denominator - self.updates
 
@@ -199,12 +199,12 @@ class ReplayLoader:
 
     @property
     def waits(self) -> bool:
-        """Whether another part has yet to fill the table, so that a `JointLoader` leaves this one out."""
+        """Whether another part still has to fill the table, so that a `JointLoader` skips this one."""
         return self.collector is None and not self.table.windows(self.length)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Ages of the rows of the newest sample."""
+        """Metrics of the ages of the newest sample's rows."""
         return self._known if self._newest is None else self._newest.metrics
 
     @property
@@ -218,7 +218,7 @@ class ReplayLoader:
         return {**position, "metrics": self.metrics}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a position; the collector's steps are the collector's to restore."""
+        """Restore the position; the collector restores its own steps."""
         require_counts({name: state[name] for name in ("start", "since") if state[name] is not None})
         require_counts({"updates": state["updates"]})
         self.updates, self.start = state["updates"], state["start"]
@@ -232,7 +232,7 @@ class CollectLoader:
     Callbacks count these rounds as updates. A run that stopped during a round finishes it.
 
     Args:
-        collector: makes the steps; None = there are none, as for algorithms that learn without data.
+        collector: makes the steps; None = no steps, for algorithms that learn without data.
         every: environment steps of a round, all envs together.
         warm_up: steps with random actions, which are the first round.
         data_group: name of the empty batches.
@@ -248,7 +248,7 @@ class CollectLoader:
         self.data_group = data_group
 
     def names(self) -> dict[str, tuple[str, ...]]:
-        """Return the one data group, which holds nothing."""
+        """Return the one data group, which is empty."""
         return {self.data_group: ()}
 
     def __iter__(self) -> Iterator[Groups]:
@@ -266,7 +266,7 @@ class CollectLoader:
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: the collector knows the position."""
+        """Return an empty state, as the collector has the position."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -290,12 +290,15 @@ def chosen(columns: Sequence[str] | None, names: Sequence[str]) -> tuple[str, ..
 
 def tables_of(loader: Any) -> tuple[Table, ...]:
     """Return the tables of a loader's batches."""
-    tables: tuple[Table, ...] = getattr(getattr(loader, "loader", loader), "tables", ())  # of a prefetch
+    tables: tuple[Table, ...] = getattr(getattr(loader, "loader", loader), "tables", ())  # a prefetch wraps a loader
     return tables
 
 
 def placed(groups: Groups, loader: Any, origins: Sequence[Mapping[str, Any]] = ()) -> Groups:
-    """Return batches of a checkpoint on the device of this loader's batches; origins: of the samples among them."""
+    """Return batches of a checkpoint on the device of this loader's batches.
+
+    origins: rows of the samples among them, from `origins`.
+    """
     device, tables = getattr(getattr(loader, "loader", loader), "device", None), tables_of(loader)
     wanted = device if device is not None else tables[0].device if tables else None
     groups = groups if wanted is None else map_tree(lambda value: value.to(wanted), groups)

@@ -29,21 +29,21 @@ class RolloutLoader(Seeded):
     their method `rollout`, if they have one. Envs are neighbors in memory: `x[:, t]` is contiguous. Void rows of a
     vector environment that resets itself are left out.
 
-    If the table has a column `state`, of a recurrent network before each step, batches have it whatever `columns` says:
-    [B, S], or a tree of such parts, of the first row of each window; others are not stored. Windows then have `valid`
-    and `episode_end` [B, T], too. The state begins again after a row with `episode_end`.
+    If the table has a column `state`, of a recurrent network before each step, all batches have it: [B, S], or a tree
+    of such parts, of the first row of each window; other states are not stored. Windows then also have `valid` and
+    `episode_end` [B, T]. The state begins again after a row with `episode_end`.
 
     Args:
         table: the collector writes to it.
         collector: makes the steps.
         horizon: steps of every env.
-        minibatch: rows of one; they are made equal, so with a remainder they are a little larger; None = all.
+        minibatch: rows of a minibatch; all have equal size, a little more if there is a remainder; None = all rows.
         epochs: how often each row is served.
-        length: of windows: 1 = single rows [B, …]; the horizon = whole envs [B, T, …]; or a divisor of it, with
-            `valid` [B, T] where a row is a transition.
+        length: of windows: 1 = single rows [B, …]; the horizon = whole envs [B, T, …]; or a divisor of it, with `valid`
+            [B, T] flagging transitions.
         unroll: replaces `length` if the table has a `state`; None = the same.
         columns: names that batches keep; None = all.
-        adaptors: a list, or by name; batches have the names that an adaptor `keeps`, too.
+        adaptors: a list, or by name; batches also have the names that an adaptor `keeps`.
         seed: of the order of rows.
         data_group: name of the batches.
         device: of the batches.
@@ -97,7 +97,7 @@ class RolloutLoader(Seeded):
         table.reserve(horizon, length)
 
     def _with_state(self, columns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-        """Return columns, and those that a recurrent network needs."""
+        """Return columns with those that a recurrent network needs."""
         needed = [name for name in ("state", "episode_end", "valid") if self.stateful and name in names]
         return tuple(dict.fromkeys((*columns, *needed)))
 
@@ -107,12 +107,12 @@ class RolloutLoader(Seeded):
 
     @property
     def epoch(self) -> int:
-        """Epochs of this rollout that are over."""
+        """Complete epochs of this rollout."""
         return self._rollout.epoch
 
     @property
     def epochs(self) -> int:
-        """How many a rollout has."""
+        """Number of epochs of a rollout."""
         return self._rollout.epochs
 
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -152,7 +152,7 @@ class RolloutLoader(Seeded):
         self.table.clear()
 
     def _flat(self, name: str, value: Tensor) -> Tensor:
-        """Turn [N, T, …] into rows [T * N, …] on the device; free of cost for what nobody changed."""
+        """Return [N, T, …] as rows [T * N, …] on the device; a view for columns that adaptors left unchanged."""
         wanted = (self.envs, self.horizon // self.length if name == STATE else self.horizon)
         if tuple(value.shape[:2]) != wanted:
             shape = list(value.shape)
@@ -160,11 +160,11 @@ class RolloutLoader(Seeded):
         return value.detach().transpose(0, 1).flatten(0, 1).to(self.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rest of the rollout and the position in it; the collector's state is its own."""
+        """Return the rest of the rollout and the position in it; the collector saves its own state."""
         return {**self._rollout.state_dict(), **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with the minibatch after the last one."""
+        """Continue with the minibatch after the last one."""
         super().load_state_dict(state)
         self._rollout.load_state_dict(state, self.device)
         rows = flat(self._rollout.rows)
@@ -182,10 +182,10 @@ class Epochs:
     """Serves windows of rows in shuffled minibatches, every window once an epoch; `state` has one row a window.
 
     Args:
-        minibatch: rows of one; they are made equal, so with a remainder they are a little larger.
+        minibatch: rows of a minibatch; all have equal size, a little more if there is a remainder.
         epochs: how often each row is served.
         length: rows of a window.
-        stride: how far apart the rows of a window lie.
+        stride: distance between successive rows of a window.
         generator: shuffles.
     """
 
@@ -197,11 +197,11 @@ class Epochs:
         self.length = length
         self.stride = stride
         self.generator = generator
-        self.epoch, self.served = epochs, 0  # epochs that are over, and minibatches of the running one
+        self.epoch, self.served = epochs, 0  # complete epochs, and minibatches served of the running one
         self.number = 0  # minibatches since the beginning
         self.rows: Batch = {}  # [rows, …]
         self.starts = np.empty(0, np.int64)  # first row of each window, in the order of this epoch
-        self._whole: Batch | None = None  # all of them, where that is one minibatch
+        self._whole: Batch | None = None  # all rows, if they are one minibatch
 
     @property
     def over(self) -> bool:
@@ -221,7 +221,7 @@ class Epochs:
         self.rows, self._whole = {}, None
 
     def next(self) -> Batch:
-        """Return the next minibatch [B, …], or [B, length, …] for windows; one that is all rows is taken once."""
+        """Return the next minibatch [B, …], or [B, length, …] for windows; one of all rows is gathered only once."""
         windows, count = len(self.starts), self._count
         first, end = (number * windows // count for number in (self.served, self.served + 1))
         batch = self._whole or self._taken(self.starts[first:end])
@@ -239,7 +239,7 @@ class Epochs:
 
     @property
     def _count(self) -> int:
-        """Minibatches an epoch; each holds a window, also where that has more rows than a minibatch."""
+        """Minibatches an epoch; each has a window at least, even if that has more rows than `minibatch`."""
         windows = len(self.starts)
         return max(min(windows, windows * self.length // self.minibatch), 1)
 
@@ -263,7 +263,7 @@ class Epochs:
         return {**counted, "rows": self.rows, "starts": self.starts}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """Go on with the minibatch after the last one."""
+        """Continue with the minibatch after the last one."""
         require_counts({name: state[name] for name in ("epoch", "served", "number")})
         self.epoch, self.served, self.number = state["epoch"], state["served"], state["number"]
         self.rows = _restored(state["rows"], device)
@@ -286,16 +286,16 @@ PHASE = "auxiliary"  # the data group of phases
 
 
 class PhasicLoader(RolloutLoader):
-    """Serves rollouts, and after every `interval` of them more epochs over all their rows, in the group `auxiliary`.
+    """Serves rollouts, and after every `interval` of them a phase: epochs over all their rows, in group `auxiliary`.
 
-    A batch has one of the groups, and only the callbacks of that group run. The rollouts' adaptors have changed the
-    rows. If running statistics scale rewards, the columns of `REWARDS` have the scale of the newest rollout.
+    A batch has one of the groups, and only the callbacks of that group run. Rows of a phase are those of the rollouts,
+    after their adaptors. If running statistics scale rewards, the columns of `REWARDS` have the newest rollout's scale.
 
     Args:
-        interval: rollouts between two phases; 0 = there are none.
+        interval: rollouts between two phases; 0 = no phases.
         phase_epochs: how often a phase serves each row.
-        phase_minibatch: rows of one.
-        phase_columns: names that it keeps, of those that the rollouts have.
+        phase_minibatch: rows of a phase's minibatch.
+        phase_columns: names of the rollouts' columns that a phase keeps.
         rollouts: as of `RolloutLoader`.
     """
 
@@ -330,7 +330,7 @@ class PhasicLoader(RolloutLoader):
             yield next(rollouts)
 
     def _scale(self) -> float:
-        """Return what normalizers multiply rewards by."""
+        """Return the factor of normalizers to rewards."""
         return math.prod(
             float(adaptor.normalizer.scale)
             for adaptor in self.adaptors
@@ -346,7 +346,7 @@ class PhasicLoader(RolloutLoader):
         changed = self._scale() / before
         for rows, _ in self._rollouts:
             rows |= {name: rows[name] * changed for name in rows.keys() & REWARDS}
-        # copies: what no adaptor changed lies in the table, where the next rollout will lie
+        # copies, since unchanged columns are views of the table, which the next rollout overwrites
         rows = {name: map_tree(torch.clone, self._rollout.rows[name]) for name in self._phase_columns}
         self._rollouts.append((rows, self._rollout.starts.copy()))
 

@@ -1,4 +1,4 @@
-"""Rounds over all rows of a replay memory, or over those that are new in it."""
+"""A loader of rounds over all rows of a replay memory, or over its new rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from rlrun.memory.table.table import Table
 class Shuffled(Seeded, Sampler):
     """Draws every window once, in random order, then all windows again.
 
-    Windows of several steps begin at every row. Those that are overwritten before their turn are left out.
+    Windows of several steps begin at every row. Windows that are overwritten before their turn are skipped.
 
     seed: of the order.
     """
@@ -27,11 +27,11 @@ class Shuffled(Seeded, Sampler):
 
     def __init__(self, *, seed: int = 0) -> None:
         super().__init__(seed)
-        self.order: Array = np.empty((0, 2), np.int64)  # of the windows that are left: the first slot, and its stamp
-        self.seen: Array | None = None  # [N], what each env had written when the last round began
+        self.order: Array = np.empty((0, 2), np.int64)  # of the remaining windows: the first slot, and its stamp
+        self.seen: Array | None = None  # [N], rows that each env had written when the last round began
 
     def begin_round(self, length: int, *, passes: int, fresh: bool) -> int:
-        """Let the next picks be passes over the windows that there are now; return how many there are.
+        """Begin a round: the next picks are passes over the present windows; return the number of windows.
 
         fresh: leave out the windows of earlier rounds.
         """
@@ -64,7 +64,7 @@ class Shuffled(Seeded, Sampler):
         return self._windows(np.flatnonzero(self.index.complete[:-1]), length)
 
     def _windows(self, slots: Array, length: int) -> Array:
-        """Return those of some slots at which a window begins."""
+        """Return the slots at which a window begins."""
         slots = slots[self.index.complete[slots]]
         return slots[self.index.unbroken(slots, self.index.after(slots, length), length)]
 
@@ -85,16 +85,16 @@ class Shuffled(Seeded, Sampler):
 class WholeReplayLoader(ReplayLoader):
     """Alternates between `collect_steps` environment steps and a round of updates from all rows of the table.
 
-    A round is some passes over the rows in random order, in batches of about equal size, at least `batch` where there
-    are so many rows. So the number of updates follows from the rows; `updates_per_step` has no effect.
+    A round is `epochs` passes over the rows in random order, in batches of about equal size, at least `batch` if there
+    are enough rows. So the number of updates follows from the rows; `updates_per_step` has no effect.
 
     Args:
         epochs: passes of a round.
-        fresh: a round learns from the rows since the one before, as if the table were cleared. False: from all.
+        fresh: a round learns from the rows since the last round, as if the table were cleared. False: from all.
         options: of `ReplayLoader`.
 
     Raises:
-        ConfigError: the sampler is no `Shuffled`, updates wait for no step, or there is no collector, but fresh rows.
+        ConfigError: the sampler is not `Shuffled`, updates do not wait for steps, or `fresh` comes without a collector.
     """
 
     def __init__(self, *, epochs: int = 1, fresh: bool = True, **options: Any) -> None:
@@ -111,7 +111,7 @@ class WholeReplayLoader(ReplayLoader):
         if fresh and self.sampler.index.min_length > 1:
             raise ConfigError("memory.min_length: rows that wait for it are not new in a round; 1, or fresh=false")
         self.epochs, self.fresh = epochs, fresh
-        self.rounds = 0  # that have begun
+        self.rounds = 0  # rounds begun so far
         self.windows, self.given = 0, 0  # windows of a pass, and batches of the round so far
 
     def __iter__(self) -> Iterator[Groups]:
@@ -128,14 +128,14 @@ class WholeReplayLoader(ReplayLoader):
             yield self._batch(size)
 
     def _updates(self) -> int:
-        """Return how many updates a pass has."""
+        """Return the number of updates of a pass."""
         return max(self.windows // self.batch, min(self.windows, 1))
 
     def _left(self) -> int:
         return self.epochs * self._updates() - self.given
 
     def _begin_round(self) -> None:
-        """Collect, and let the sampler begin again."""
+        """Collect, then begin a round of the sampler."""
         if self.collector is not None:
             until = (self.start or 0) + self.rounds * self.collect_steps
             while (missing := until - self.collector.steps) > 0:

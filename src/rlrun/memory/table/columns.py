@@ -17,7 +17,7 @@ from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.table.index import EpisodeIndex, grown
 from rlrun.memory.table.samplers import Rows
 
-LENGTH = 1_000_000  # transitions of a memory whose length nobody set
+LENGTH = 1_000_000  # default transitions of a memory
 SHARE = 0.25  # of main memory that it may take
 Gather = Callable[[str, Array], Tree]
 
@@ -32,8 +32,8 @@ class Column:
 
     tag: bool = False  # one value an episode, in place of one a step
     choices: tuple[int, ...] = ()  # number of choices of each element; () = it holds numbers
-    frame_axis: int | None = None  # along which frames are joined, as `rlrun.core.spaces.Box` has it
-    info: bool = False  # taken from the info of the step, by its name
+    frame_axis: int | None = None  # along which frames are joined, see `rlrun.core.spaces.Box`
+    info: bool = False  # read from the info of the step, by its name
     every: int = 1  # n: in rings only the values of steps n, 2 n, … of an episode are stored, see `Sparse`
 
     @property
@@ -43,11 +43,11 @@ class Column:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The way to the leaf in a row."""
+        """The path to the leaf in a row."""
         return tuple(self.name.split("."))
 
     def require_choices(self, values: Array, source: str) -> None:
-        """Refuse values [n, …] of another person that are none of the choices.
+        """Refuse loaded values [n, …] outside the choices.
 
         Raises:
             RequestError: naming the source and the column.
@@ -61,7 +61,7 @@ OWN = ("observation", "action", "reward", "terminated", "truncated", "next_obser
 
 
 def require_frames(spaces: Spaces | None, frame_stack: int) -> None:
-    """Refuse to stack observations that are no arrays of frames, with a ConfigError."""
+    """Raise a ConfigError if observations cannot be stacks of frames."""
     require_at_least("frame_stack", frame_stack, 1)
     for path, leaf in leaves(spaces.observation) if frame_stack > 1 and spaces is not None else ():
         if len(leaf.shape) < 2:
@@ -85,14 +85,14 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
     A virtual column is a callable. A column without numbers, `{shape: 0}`, is left out.
 
     Raises:
-        ConfigError: no column at all, a setting that columns do not have, or an unknown dtype.
+        ConfigError: there is no column, or a setting or dtype is unknown.
     """
     columns: dict[str, Column] = {}
     if spaces is not None:
         for root, space in (("observation", spaces.observation), ("action", spaces.action)):
             for path, leaf in leaves(space):
                 dtype = leaf.dtype
-                if root == "action":  # policy actions, whatever the environment takes
+                if root == "action":  # policy actions, not the environment's
                     dtype = "float32" if isinstance(leaf, Box) else "int64"
                 elif dtype == "float64":  # doubles cost twice the memory and every network wants singles
                     dtype = "float32"
@@ -109,7 +109,7 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
     for name, value in extra.items():
         if name not in virtual:
             column = value if isinstance(value, Column) else _parse(name, value)
-            if 0 not in column.shape:  # the state of what has none
+            if 0 not in column.shape:  # an empty column, such as the state of a network without one
                 columns[name] = column
     if not columns:
         raise ConfigError("memory: a table needs spaces or columns; both are missing")
@@ -160,7 +160,7 @@ class Stack:
         """Return the stack of a column: as the environment makes it, else by the shape.
 
         Raises:
-            ConfigError: it is no stack of so many frames.
+            ConfigError: it is not a stack of `count` frames.
         """
         shape, axis = column.shape, column.frame_axis
         if shape and shape[0] == count and axis in (None, FIRST):
@@ -186,7 +186,7 @@ class Stack:
         return np.take(stacks, np.arange(-(stacks.shape[self.axis] // self.count), 0), self.axis)
 
     def join(self, frames: Tensor, lead: int) -> Tensor:
-        """Make stacks of frames [..., count, *frame], `lead` dimensions standing before the frames."""
+        """Return stacks from frames [..., count, *frame], with `lead` dimensions before the frames."""
         return torch.cat(frames.unbind(lead), self.axis) if self.joined else frames
 
 
@@ -217,9 +217,9 @@ class Frames:
         return value if value.shape[1:] == self.shapes[name] else self.stacks[name].newest(value)
 
     def read(self, index: EpisodeIndex, gather: Gather, name: str, slots: Array) -> Tree:
-        """Return a column, or a leaf of it, at slots of any shape; of observations the stacks.
+        """Return a column, or a leaf of it, at slots of any shape; observations as stacks.
 
-        gather: gives what is stored.
+        gather: returns stored values.
         """
         if name.partition(".")[0] != ROOT:
             return gather(name, slots)
@@ -259,7 +259,7 @@ class Tags:
                 raise RlrunError(f"memory: an episode ended without its tag '{name}'; given {', '.join(tags or ())}")
 
     def put(self, episodes: Array, tags: Mapping[str, Any]) -> None:
-        """Set the tags of closed episodes [n]; -1 stands for one that is gone already."""
+        """Set the tags of closed episodes [n]; -1 stands for an episode dropped already."""
         self._grow()
         here = np.flatnonzero(episodes >= 0)
         for name, values in self.values.items():

@@ -44,7 +44,7 @@ class CountedSampling(Seeded):
         self.visits[episodes] = 0
 
     def surplus(self, episodes: Array) -> Array:
-        """Return the surplus of each of the episodes [n] among these."""
+        """Return the surplus of each of these episodes [n]."""
         self._grow()
         visits: Array = self.visits[episodes]
         visits -= visits.min(initial=np.iinfo(np.int64).max)
@@ -100,7 +100,7 @@ class Sequential(Seeded, Sampler):
         self.place = np.empty(0, np.int64)  # in the queue, by episode number
         self.arrived = 0
         self.served = ABSENT  # place of the episode served last
-        self.step = 0  # its first step behind the window served last
+        self.step = 0  # its first step after the window served last
         self.passes = 0
         self.shift = self._shift()
 
@@ -186,8 +186,8 @@ class Sequential(Seeded, Sampler):
 class Stratified(Seeded, Sampler):
     """Draws equally many windows of each env, spread evenly over its windows.
 
-    Envs drawn at random give one window more where the count is no multiple of the envs. An env that gives n windows
-    gives one of each n-th of its windows, so all of them are equally likely. Envs without a window give none.
+    If the count is not a multiple of the envs, random envs give one window more. An env that gives n windows gives one
+    from each n-th of its windows, so all of them are equally likely. Envs without a window are left out.
     """
 
     def pick(self, count: int, length: int) -> Rows:

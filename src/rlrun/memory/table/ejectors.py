@@ -21,7 +21,7 @@ class Ejector(Strategy):
     by_row = False  # True: no picking; each env's ring overwrites its oldest rows
 
     def on_sample(self, rows: Rows) -> None:
-        """Note what was sampled."""
+        """Note the rows of a sample."""
 
     @abstractmethod
     def pick(self, count: int) -> Array:
@@ -68,23 +68,23 @@ class UniformEjector(Seeded, Ejector):
     """Closed episodes leave at random, with a chance in proportion to their slots, so all rows are equally likely."""
 
     def __init__(self, *, seed: int = 0) -> None:
-        super().__init__([seed, 2])  # not what a sampler draws
+        super().__init__([seed, 2])  # other numbers than a sampler of this seed draws
 
     def pick(self, count: int) -> Array:
-        """Draw episodes, none twice, until their slots are `count` or there are no more."""
+        """Draw episodes without replacement until their slots are `count` or all are drawn."""
         index = self.index
         closed = np.flatnonzero(index.closed())
         slots = index.held(closed)
         # the smallest waiting times are those of draws without replacement
         waits = self.generator.exponential(size=len(closed)) / self.weight(closed, slots)
-        most = min(count, len(closed))  # for each has a slot at least
+        most = min(count, len(closed))  # as each has at least one slot
         first = np.argpartition(waits, most - 1)[:most] if most else closed[:0]
         order = first[np.argsort(waits[first])]
         covered = slots[order].cumsum()
         return closed[order[: np.searchsorted(covered, count) + 1]]
 
     def weight(self, episodes: Array, slots: Array) -> Array:
-        """Return how likely each of the episodes [n], which take so many slots [n], is drawn."""
+        """Return the relative chances of episodes [n]; slots: the numbers of slots that they take, [n]."""
         return slots
 
 

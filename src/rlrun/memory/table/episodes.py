@@ -88,7 +88,7 @@ def _convert(table: Recorder, values: Array, column: Column, source: str) -> Arr
     frames = table.frames
     stack = frames.stacks.get(column.name) if frames is not None else None
     if frames is not None and stack is not None and values.ndim - 1 == len(column.shape) + (not stack.joined):
-        values = frames.newest(values, column.name)  # what the table stores of a stack
+        values = frames.newest(values, column.name)  # the table stores single frames
     shape, wanted = values.shape[1:], tuple(column.shape)
     if shape != wanted:
         if [size for size in shape if size != 1] != [size for size in wanted if size != 1]:
@@ -116,7 +116,7 @@ def add_all(table: Recorder, episodes: Iterable[Episode], *, append: bool) -> No
 
 
 def newest(episodes: Iterable[Episode], limit: int | None, source: str) -> Iterable[Episode]:
-    """Return the newest episodes that have at most `limit` rows together; None = all, as they come.
+    """Return the newest episodes that have at most `limit` rows together; None = all, lazily.
 
     Raises:
         RequestError: the newest episode alone has more.
@@ -173,7 +173,7 @@ class Stored:
 
     @classmethod
     def of(cls, table: Recorder, *, partial: bool = False) -> Stored:
-        """Look through a table; partial: with what holds no whole transition yet, or may not be sampled yet."""
+        """Return the episodes of a table; partial: also those too short to be sampled, or without a transition."""
         index = table.index
         slots = index.used()
         slots = slots[np.argsort(index.stamp[slots], kind="stable")]
@@ -204,11 +204,11 @@ class Stored:
         return np.delete(self.slots, self._last())
 
     def _last(self) -> Array:
-        """Return where among the slots the last observations are, [E]."""
+        """Return the positions of last observations among the slots, [E]."""
         return np.cumsum(self.length) - 1
 
     def cut_off(self) -> Array:
-        """Return which episodes did not terminate, [E]."""
+        """Return flags [E] of the episodes that did not terminate."""
         last = self.slots[self._last() - 1]
         flags = {name: self.leaf(name, last) for name in ("terminated", "truncated") if name in self.columns}
         episode_end = flags.get("terminated", np.zeros(len(self), np.bool_))
@@ -227,7 +227,7 @@ class Stored:
         return tuple(self.leaf(name, self.slots[:0]).shape[1:])
 
     def pieces(self, name: str, *, rows: bool = False, frames: bool = False) -> Iterator[Array]:
-        """Return a column at all slots, some at a time; rows: without those of the last observations."""
+        """Yield a column at all slots, some at a time; rows: without those of the last observations."""
         slots = self.row_slots() if rows else self.slots
         for start in range(0, len(slots), PIECE):
             yield self.leaf(name, slots[start : start + PIECE], frames=frames)

@@ -33,11 +33,11 @@ class EpisodeIndex(ABC):
     Args:
         num_envs: envs; each has one open episode at any time.
         size: slots, all envs together.
-        min_length: an episode can be sampled once it has so many rows; a shorter one is dropped when it ends.
+        min_length: rows from which an episode can be sampled; a shorter one is dropped when it ends.
         margin: rows before a served row that must be stored, too, unless the episode begins there.
     """
 
-    # what a state holds beside slots, stamps and flags
+    # entries of a state beside slots, stamps and flags
     saved: ClassVar[tuple[str, ...]] = ("written", "open", "lane", "first", "status", "free")
 
     def __init__(self, *, num_envs: int, size: int, min_length: int = 1, margin: int = 0) -> None:
@@ -46,12 +46,12 @@ class EpisodeIndex(ABC):
         self.min_length = min_length
         self.margin = margin
         self.version = 0  # changes whenever a window may have come or gone
-        self.era = object()  # another one once rows are at other slots, or counted from zero again
+        self.era = object()  # replaced when rows move to other slots, or are counted from zero again
         self.too_short = 0  # episodes dropped because they were shorter than min_length
         self.bits = NARROW if 2 * num_envs <= 1 << 31 - NARROW else WIDE
         self.stamp: Array = np.full(size, EMPTY, np.int32 if self.bits == NARROW else np.int64)
         self._left = 0  # rounds until a step may have too many bits; 0 = not known
-        # one more, that no row has: where the flag of "the row before the first" goes
+        # one entry more, for the flag of the row before an episode's first
         self.complete = np.zeros(size + 1, np.bool_)
         # by env
         self.written = np.zeros(num_envs, np.int64)  # slots taken since the beginning
@@ -61,8 +61,8 @@ class EpisodeIndex(ABC):
         self.first = np.zeros(num_envs, np.int64)  # what the env had written before the first row
         self.status = np.full(num_envs, OPEN, np.int8)
         self.free = np.empty(0, np.int64)
-        self._settled = self.written.copy()  # by env: what was written when a checkpoint last took the rows
-        self._rewritten = True  # since then stamps of all slots have changed
+        self._settled = self.written.copy()  # by env: rows written at the last checkpoint
+        self._rewritten = True  # stamps of all slots have changed since then
         self._counted: dict[int, tuple[int, Array]] = {}
 
     # -- writing -------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class EpisodeIndex(ABC):
         self._left -= rounds
         if self._left < 0:
             longest = int((self.written - self.first[self.open]).max())
-            if longest + rounds >= 1 << self.bits:  # the largest step stays free: next comes an episode's first
+            if longest + rounds >= 1 << self.bits:  # the largest step stays unused: stamps must not touch
                 self._widen()
             self._left = (1 << self.bits) - 1 - longest - rounds
 
@@ -186,17 +186,17 @@ class EpisodeIndex(ABC):
         return slots
 
     def alive(self) -> Array:
-        """Return by number which episodes can be sampled."""
+        """Return flags, by number, of the episodes that can be sampled."""
         shown: Array = (self.status == CLOSED) | ((self.status == OPEN) & (self.newest() + 1 >= self.min_length))
         return shown
 
     def closed(self) -> Array:
-        """Return by number which episodes are over and at least partly stored."""
+        """Return flags, by number, of the episodes that are over and at least partly stored."""
         over: Array = (self.status == CLOSED) & (self.newest() >= self.oldest() - self.margin)
         return over
 
     def windows(self, length: int) -> Array:
-        """Return how many windows of `length` complete rows each episode holds, by number; kept until a change."""
+        """Return the number of windows of `length` complete rows in each episode, by number; cached until a change."""
         version, counts = self._counted.get(length, (-1, None))
         if version != self.version or counts is None:
             counts = np.maximum(self.newest() - self.oldest() - length + 1, 0)
@@ -226,7 +226,7 @@ class EpisodeIndex(ABC):
         return env_index
 
     def age(self, slots: Array) -> Array:
-        """Return how many slots its env has taken since each slot was written."""
+        """Return the age of each slot: the slots that its env has taken since."""
         age: Array = self.written[self.env_of(slots)] - 1 - self.first[self.episode(slots)] - self.step(slots)
         return age
 
@@ -245,18 +245,18 @@ class EpisodeIndex(ABC):
 
     @abstractmethod
     def after(self, slots: Array, steps: int | Array) -> Array:
-        """Return the slot so many steps after each; anything where the episode has none."""
+        """Return the slot `steps` steps after each; undefined if the episode lacks it."""
 
     def before(self, slots: Array, steps: int | Array) -> Array:
-        """Return the slot so many steps before each; anything where the episode has none."""
+        """Return the slot `steps` steps before each; undefined if the episode lacks it."""
         return self.after(slots, -np.asarray(steps))
 
     @abstractmethod
     def run(self, start: Array, length: int) -> Array:
-        """Return the slots [n, length] that follow one another from each start, itself the first."""
+        """Return the slots [n, length] of successive rows from each start on."""
 
     def unbroken(self, slots: Array, ends: Array, length: int) -> Array:
-        """Return which windows of `length` rows, from slot to end, are complete rows of a single episode."""
+        """Return flags of windows of `length` rows, from slot to end, that are complete rows of one episode."""
         here = self.stamp.take(slots, mode="clip")
         valid: Array = self.stamp.take(ends, mode="clip") - here == length
         valid &= self.complete.take(slots, mode="clip")
@@ -267,7 +267,7 @@ class EpisodeIndex(ABC):
         return valid
 
     def within(self, slots: Array, steps: Array) -> Array:
-        """Return which of the steps after the first of each run of slots [..., k + 1] are complete rows: [..., k]."""
+        """Return flags [..., k] of steps after the first in runs of slots [..., k + 1] that are complete rows."""
         stamp = self.stamp.take(slots, mode="clip")
         valid: Array = stamp[..., 1:] - stamp[..., :1] == steps[1:]
         return valid
@@ -291,7 +291,7 @@ class EpisodeIndex(ABC):
         """Return the slots that were written since `settle`; some may be free again."""
 
     def settle(self) -> None:
-        """Count changes from here."""
+        """Record changes from now on."""
         self._settled = self.written.copy()
         self._rewritten = False
 

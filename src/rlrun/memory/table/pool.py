@@ -1,4 +1,4 @@
-"""A pool of slots: whole episodes leave, whichever an ejector picks."""
+"""A pool of slots, from which an ejector drops whole episodes."""
 
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ class PoolIndex(EpisodeIndex):
 
     def __init__(self, *, num_envs: int, size: int, min_length: int = 1, margin: int = 0) -> None:
         super().__init__(num_envs=num_envs, size=size, min_length=min_length, margin=margin)
-        # by number: where step 0 stands in the log, where the stretch ends, slots taken, steps lost at the front
+        # by number: position of step 0 in the log, end of the section, slots taken, steps lost at the front
         self.start = np.arange(num_envs, dtype=np.int64) * ROOM
         self.limit = self.start + ROOM
         self.rows = np.zeros(num_envs, np.int64)
@@ -78,7 +78,7 @@ class PoolIndex(EpisodeIndex):
         return slots
 
     def _reserve(self, episode: int, more: int) -> None:
-        """Move an episode's section to a place where it can grow by `more`, and to twice its size."""
+        """Move an episode's section to the end of the log, with room for `more` rows and for twice its size."""
         length = int(self.rows[episode] - self.gone[episode])
         room = max(2 * length, length + more, ROOM)
         if self._tip + room > len(self.log):
@@ -101,12 +101,12 @@ class PoolIndex(EpisodeIndex):
         self.limit[episodes] = begin + wanted
 
     def _end(self, episodes: Array, slots: Any) -> None:
-        self._previous[self.lane[episodes]] = self.size  # no row goes on from a last observation
+        self._previous[self.lane[episodes]] = self.size  # a last observation has no next row
 
     def _begin(self, episodes: Array, envs: Array) -> None:
         super()._begin(episodes, envs)
         self.rows[episodes] = self.gone[episodes] = 0
-        self.start[episodes] = self.limit[episodes] = 0  # no place in the log until the first row
+        self.start[episodes] = self.limit[episodes] = 0  # no section in the log until the first row
 
     def grow(self) -> None:
         super().grow()

@@ -1,4 +1,4 @@
-"""Prioritized experience replay (Schaul et al. 2015, arXiv 1511.05952): windows by their errors."""
+"""Prioritized experience replay (Schaul et al. 2015, arXiv 1511.05952)."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from rlrun.memory.table.index import CLOSED, EMPTY, EpisodeIndex
 from rlrun.memory.table.samplers import Rows, Sampler
 from rlrun.memory.table.trees import SumTree
 
-ROUNDS = 3  # of drawing again in place of what is no window, before all windows are listed
-LISTING = 4  # slots are looked at in the time of drawing one
+ROUNDS = 3  # of drawing again in place of invalid windows, before all windows are listed
+LISTING = 4  # slots that can be listed in the time of drawing one
 HORIZON = 1 << 40  # picks after which every schedule is over
-HIGHEST = float(np.finfo(np.float32).max)  # priority; so high that none is left out, so low that no sum overflows
+HIGHEST = float(np.finfo(np.float32).max)  # largest priority; sums of its powers do not overflow
 ANNEALED = Linear(first=0.4, last=1.0, steps=100_000)
 
 
@@ -28,9 +28,9 @@ class Prioritized(Seeded, Sampler):
 
     The priority of a window is that of its first row. Feedback [B] is for first rows; feedback [B, T] is for every row.
     With `mix` it sets only the first row, to `mix` · the largest + (1 - `mix`) · the mean of its window (R2D2,
-    Kapturowski et al. 2019, where `mix` is 0.9). Of windows for recurrent networks the priority of a window is that of
-    all rows that it learns from, of which each may draw the window. New rows have the largest priority so far. Feedback
-    for rows that were overwritten since the sample, and for padding, is ignored.
+    Kapturowski et al. 2019, where `mix` is 0.9). For recurrent networks the feedback of a window sets all rows that it
+    learns from, and each of these may draw the window. New rows have the largest priority so far. Feedback for padding
+    and for rows overwritten since the sample is ignored.
 
     Args:
         alpha: power of the priority, as a number or a function of the number of picks; 0 = uniform (eq. 1). A priority
@@ -42,7 +42,7 @@ class Prioritized(Seeded, Sampler):
         mix: share of the largest priority of a window; None = each row has its own.
         stratified: draw one window from each of B equal parts of the sum.
         feedback: `update` writes priorities at once. `burst` draws all samples of a burst of updates by the priorities
-            and beta at its start, and writes the new ones together at its end. Of one row the newest counts.
+            and beta at its start, and writes the new ones together at its end. The newest counts for each row.
         seed: of the draws.
 
     Raises:
@@ -83,7 +83,7 @@ class Prioritized(Seeded, Sampler):
         self.picks = 0
         self.highest = self.largest = 1.0  # the largest priority so far, and its power
         self._parts = np.zeros((0, 0))  # where the parts of a sample begin
-        self._drawn: deque[Rows] = deque()  # of the burst, not picked yet; those that were gathered are in `ahead`
+        self._drawn: deque[Rows] = deque()  # drawn for the burst and not picked yet; gathered ones are in `ahead`
         self._pending: list[tuple[Array, Array]] = []  # slots and priorities that are not written yet
 
     def bind(self, index: EpisodeIndex) -> None:
@@ -106,7 +106,7 @@ class Prioritized(Seeded, Sampler):
         return self._draw(1, count, length)[0]
 
     def _draw(self, times: int, count: int, length: int) -> list[Rows]:
-        """Draw several samples by the priorities of now."""
+        """Draw several samples by the current priorities."""
         if self.tree.total <= 0.0:
             raise self.none(count, length)
         shape = times, count
@@ -139,7 +139,7 @@ class Prioritized(Seeded, Sampler):
         return [self.rows(*sample).mark() for sample in zip(start, [length] * len(start), weight, strict=True)]
 
     def _fits(self, start: Array, length: int) -> Array:
-        """Return which rows begin a window."""
+        """Return flags of the rows that begin a window."""
         index = self.index
         if length == 1 and not index.margin:
             fits: Array = index.complete.take(start, mode="clip")
@@ -153,7 +153,7 @@ class Prioritized(Seeded, Sampler):
         return float(self.tree.leaves[: self.index.size] @ fits) / np.count_nonzero(fits)
 
     def _replace(self, start: Array, length: int) -> Array:
-        """Replace rows that begin no window by draws from all windows, which keeps the chances exact."""
+        """Replace rows that do not begin a window by draws from all windows, which keeps the chances exact."""
         count, accepted = len(start), self._sift(start, length)
         tries = int(1.25 * (count - len(accepted)) * count / max(len(accepted), 1)) + 8
         for _ in range(ROUNDS):
@@ -171,7 +171,7 @@ class Prioritized(Seeded, Sampler):
 
     def _bury(self, slots: Array) -> None:
         """Set slots of dropped rows and of last observations to zero."""
-        index, slots = self.index, slots[slots < self.index.size]  # a rounding error may lead behind the last
+        index, slots = self.index, slots[slots < self.index.size]  # a rounding error may exceed the last
         stamp = index.stamp[slots]
         over = index.status[np.where(stamp == EMPTY, 0, stamp >> index.bits)] == CLOSED
         dead = slots[(stamp == EMPTY) | (over & ~index.complete[slots])]
@@ -242,7 +242,7 @@ class Prioritized(Seeded, Sampler):
 
     def state_dict(self) -> dict[str, Any]:
         numbers: dict[str, Any] = {"picks": self.picks, "largest": self.largest, "highest": self.highest}
-        if self.by_burst or self._pending:  # of a fork of a run with bursts
+        if self.by_burst or self._pending:  # a fork of a run with bursts may have pending ones
             drawn = [*(rows for _, rows in self.ahead), *self._drawn]
             drawn = drawn if drawn and drawn[0].version == self.index.version else []
             numbers["burst"] = {
@@ -255,14 +255,14 @@ class Prioritized(Seeded, Sampler):
         return super().state_dict() | numbers | {"tree": tree}
 
     def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the same with the priorities of the parent at this run's power; powers of 0 do not tell them."""
+        """Return a fork's state, with the parent's priorities at this run's power; the largest if alpha was 0."""
         leaves, alpha = state["tree"]["leaves"], self.alpha(0)
         before = state["tree"].get("alpha", alpha)  # older versions have none
         largest = state["highest"] ** alpha
         powers = leaves ** (alpha / before) if before else torch.full_like(leaves, largest)
         powers = powers.clamp(max=largest)  # where a schedule of alpha gave earlier rows another power
         forked = super().forked(state) | {"largest": largest, "tree": {"leaves": powers * (leaves > 0.0)}}
-        if "burst" in state:  # its rows were drawn by the parent, and its priorities are not written yet
+        if "burst" in state:  # drop the parent's draws, keep its pending priorities
             forked["burst"] = {**state["burst"], "start": state["burst"]["start"][:, :0]}
         return forked
 

@@ -1,8 +1,8 @@
-"""Agents known by an id: they come and go, and each fills an episode of its own.
+"""A memory for agents known by an id, which come and go; each fills an episode of its own.
 
-Some environments (a game whose characters appear and leave) name their agents by id. In every round
-each agent that is there gets a `DictObservation`, and each that continues answers with a `DictResponse`.
-A `MemoryProxy` puts the rounds together into episodes and hands them to a table.
+Some environments (a game whose characters appear and leave) name their agents by id. In every round each present agent
+gets a `DictObservation`, and each that continues answers with a `DictResponse`. A `MemoryProxy` assembles the rounds
+into episodes and adds these to a table.
 """
 
 from collections.abc import Iterable, Mapping
@@ -111,7 +111,7 @@ class MemoryProxy:
         columns["terminated"] = last & (state is EpisodeState.TERMINAL)
         columns["truncated"] = last & (state is EpisodeState.INTERRUPTED)
         observations = stack(episode.observations)
-        if "observation" in self.table.storage.columns:  # not a dict, but the one array
+        if "observation" in self.table.storage.columns:  # a single array in place of a dict
             if len(observations) != 1:
                 raise RlrunError(
                     f"agent {agent} observes {', '.join(observations)}; the memory's observation is one array, so one "
@@ -135,7 +135,7 @@ class MemoryProxy:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers of agents with open episodes, and of those that ended without a beginning."""
+        """Number of agents with open episodes, and of those whose episode ended without a beginning."""
         return {"agents/open": len(self._open), "agents/unknown": self.unknown}
 
     def state_dict(self) -> dict[str, Any]:

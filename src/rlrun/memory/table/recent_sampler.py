@@ -23,7 +23,7 @@ class Recent(Seeded, Sampler):
     Args:
         sampler: draws the rest, and gets the feedback of the whole batch. If it has weights, those of new rows are 1.
         share: this part of a batch, rounded up, is new.
-        newest: so many rows are new, all envs together.
+        newest: number of rows that count as new, all envs together.
         seed: of the new part.
     """
 
@@ -39,14 +39,14 @@ class Recent(Seeded, Sampler):
         self.share = share
         self.newest = newest
         self.provides = sampler.provides
-        super().__init__([seed, 1])  # not what the other sampler draws
+        super().__init__([seed, 1])  # other numbers than the other sampler draws
         self.clock = 0  # rows that were ever added
         self.log = np.zeros(newest, np.int64)  # their slots: row number c at c % newest
 
     def bind(self, index: EpisodeIndex) -> None:
         super().bind(index)
         self.sampler.bind(index)
-        # by slot: number of its newest row; a slot may stand in the log twice where whole episodes leave
+        # by slot: number of its newest row; a slot may be in the log twice if whole episodes leave
         self.number = np.full(index.size, -1, np.int64)
 
     def track(self, episodes: Array) -> None:
@@ -70,14 +70,14 @@ class Recent(Seeded, Sampler):
 
     def moved(self, old: Array, new: Array) -> None:
         self.sampler.moved(old, new)
-        place = np.full(len(self.number), -1)  # where nothing is left, a row that was there begins no window
+        place = np.full(len(self.number), -1)  # -1: the row is gone
         place[old] = new
         number = np.full(self.index.size, -1, np.int64)
         number[new] = self.number[old]
         self.log, self.number = np.where(self.log < 0, -1, place[self.log]), number
 
     def pick(self, count: int, length: int) -> Rows:
-        wanted = math.ceil(self.share * count - 1e-9)  # a tenth of 30 is 3, whatever floats say
+        wanted = math.ceil(self.share * count - 1e-9)  # a tenth of 30 is 3 in spite of rounding
         enough = self.newest >= self.share * min(self.clock, self.index.size)
         start = self._starts(0 if enough else wanted, length)
         if len(start) == count > 0:
@@ -89,7 +89,7 @@ class Recent(Seeded, Sampler):
         return self.rows(np.concatenate([start, rest.start]), length, weight)
 
     def _starts(self, wanted: int, length: int) -> Array:
-        """Draw windows that begin in the newest rows; none if there are none."""
+        """Draw windows that begin in the newest rows; empty if there are none."""
         if not wanted:
             return self.log[:0]
         filled = min(self.clock, self.newest)
@@ -101,7 +101,7 @@ class Recent(Seeded, Sampler):
         return start[:wanted]
 
     def _begin(self, age: Array, length: int) -> Array:
-        """Return those of the rows (the newest has age 0) that begin a window."""
+        """Return the rows (the newest has age 0) that begin a window."""
         number = self.clock - 1 - age
         slots: Array = self.log[number % self.newest]
         valid = self.index.unbroken(slots, self.index.after(slots, length), length)

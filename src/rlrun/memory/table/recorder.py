@@ -21,7 +21,7 @@ from rlrun.memory.table.samplers import Rows, Sampler
 from rlrun.memory.table.sparse import Sparse
 from rlrun.memory.table.storage import Storage
 
-STAMP = "stamps of slots"  # the column of the index; no name of one of the storage
+STAMP = "stamps of slots"  # the column of the index; it differs from all names of the storage
 
 
 class Recorder:
@@ -57,7 +57,7 @@ class Recorder:
             raise ConfigError(
                 f"length: {length:,} transitions are too many for this machine; their index is always in main memory"
             ) from None
-        few = [column for column in stored if column.every > 1 and ejector.by_row]  # rows of a pool are at any slots
+        few = [column for column in stored if column.every > 1 and ejector.by_row]  # not in unordered pools
         sparse = {column.name: Sparse(column, self.index, directory) for column in few}
         kept = self.frames.columns if self.frames else stored
         self.storage = Storage(kept, self.index.size, directory, sparse)
@@ -113,7 +113,7 @@ class Recorder:
 
         env_index: a number, numbers [n], a choice [N] of bools, or None for all envs.
         last: the observation after the last step, [n, …].
-        tags: one value an episode, [n, …]; those that the table does not have are left out.
+        tags: one value an episode, [n, …]; the table ignores unknown ones.
         """
         envs = env_numbers(env_index, self.index.num_envs)
         if self._pooled:
@@ -158,11 +158,11 @@ class Recorder:
         self.close(env_index, _part(last, None), values)
 
     def _framed(self, row: Mapping[str, Tree]) -> Mapping[str, Tree]:
-        """Return a row with single frames in place of stacks, where frames are kept once."""
+        """Return a row with single frames in place of stacks, if each frame is stored once."""
         return {**row, "observation": self.frames.newest(row["observation"])} if self.frames else row
 
     def _make_room(self, count: int) -> None:
-        """Drop episodes that the ejector picks until there are so many free slots."""
+        """Drop episodes that the ejector picks until `count` slots are free."""
         index = self.index
         assert isinstance(index, PoolIndex)
         if index.vacant < count:
@@ -175,7 +175,7 @@ class Recorder:
         index = self.index
         assert isinstance(index, RingIndex)
         self._forget(index.gone())
-        if len(index.free) < max(count, len(index.lane) // 4):  # few are free: without more, the search comes often
+        if len(index.free) < max(count, len(index.lane) // 4):  # with few free numbers this search would be frequent
             index.grow()
 
     def _forget(self, episodes: Array) -> None:
@@ -244,7 +244,7 @@ class Recorder:
         self.index.version += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return rows, sampler and ejector without slots that were never written; a full table shares its memory."""
+        """Return rows, sampler and ejector, without slots never written; rows of a full table are not copied."""
         return self._state(self.storage.state_dict(self.index.used()), self.index.state_dict())
 
     def _state(self, columns: dict[str, Any], index: dict[str, Any]) -> dict[str, Any]:
@@ -292,12 +292,12 @@ class Recorder:
         return self.grows and state["index"].get("size", 0) > self.index.size
 
     def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return another run's state as a fork loads it; random numbers and counters are those of this, new run."""
+        """Return another run's state for a fork, with this new run's random numbers and counters."""
         strategies = {"sampler": self.sampler, "ejector": self.ejector}
         return {**state, **{name: strategy.forked(state[name]) for name, strategy in strategies.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned, or what a checkpoint has of the state of a table of this size and columns.
+        """Load the result of `state_dict` or `checkpoint`, of a table with this size and these columns.
 
         Raises:
             RlrunError: size or columns differ, a choice does not exist, or the state is damaged.
@@ -319,5 +319,5 @@ class Recorder:
 
 
 def _part(tree: Any, rows: Any) -> Any:
-    """Return some rows of a tree of arrays; None: every leaf with a dimension in front."""
+    """Return some rows of a tree of arrays; None: each leaf with a new first dimension."""
     return map_tree(lambda leaf: leaf if leaf is None else np.asarray(leaf)[rows], tree)

@@ -106,7 +106,7 @@ class RingIndex(EpisodeIndex):
     def _end(self, episodes: Array, slots: Any) -> None:
         envs = self.lane[episodes]
         self.last[episodes] = self.written[envs] - 1
-        self._previous[envs] = self.size  # no row goes on from a last observation
+        self._previous[envs] = self.size  # a last observation has no next row
 
     def _begin(self, episodes: Array, envs: Array) -> None:
         super()._begin(episodes, envs)
@@ -117,7 +117,7 @@ class RingIndex(EpisodeIndex):
         self.last = grown(self.last, len(self.lane))
 
     def gone(self) -> Array:
-        """Return the closed episodes of which no slot is left."""
+        """Return the closed episodes that are overwritten completely."""
         over = (self.status == CLOSED) & (self.last < self._oldest_counts()[self.lane])
         return np.flatnonzero(over)
 

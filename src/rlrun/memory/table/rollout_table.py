@@ -1,4 +1,4 @@
-"""The memory of on-policy algorithms: the steps of all envs since it was emptied."""
+"""The memory of on-policy algorithms: the steps of all envs since it was last emptied."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ STATE, END_STATE = "state", "end_state"
 
 
 class Rollout:
-    """The steps of all envs since it was emptied; a collector writes to it like to a table.
+    """The steps of all envs since it was last emptied; a collector writes to it like to a table.
 
     Each env has a column of rows, with ends of episodes within. The next observation is that of the next row; at the
     end of an episode its last one; at the end of the rollout the collector's current one. No observation is stored
@@ -24,7 +24,7 @@ class Rollout:
 
     Args:
         spaces: of the environment: the columns observation, action, reward, terminated, truncated.
-        columns: further ones by name, which the agent gives: `{log_prob: {}, state: {shape: [2]}}`. A tree of shapes
+        columns: further columns of the agent, by name: `{log_prob: {}, state: {shape: [2]}}`. A tree of shapes
             makes a tree of columns: `{state: {shape: {read: [4], memory: [9, 4]}}}`.
         num_envs: environments.
 
@@ -38,7 +38,7 @@ class Rollout:
         self.columns, virtual = make_columns(spaces, columns)
         for name in [*virtual, *(column.name for column in self.columns if column.tag)]:
             raise ConfigError(f"memory.columns.{name}: a rollout holds one value a step, nothing virtual and no tags")
-        self.rewards = spaces.rewards if spaces is not None else 0  # numbers in a reward; 0 = it is a plain number
+        self.rewards = spaces.rewards if spaces is not None else 0  # numbers in a reward; 0 = a scalar
         self.num_envs = num_envs
         self.adaptors: Sequence[Any] = ()  # of the loader that empties it
         self.horizon = 0
@@ -59,7 +59,7 @@ class Rollout:
             self.reserve(self.horizon, self.every)
 
     def reserve(self, horizon: int, every: int = 1) -> None:
-        """Allocate so many steps of every env, and drop all steps.
+        """Allocate `horizon` steps of every env, and drop all steps.
 
         every: steps from one stored state to the next.
         """
@@ -75,7 +75,7 @@ class Rollout:
         self.clear()
 
     def _rows(self, name: str, steps: int) -> int:
-        """Return how many rows of a column so many steps have."""
+        """Return the number of rows of a column for `steps` steps."""
         return -(-steps // self.every) if name == STATE else steps
 
     def names(self) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ class Rollout:
         return {name: take_rows(tree, slice(self._rows(name, self.filled))) for name, tree in self._arrays.items()}
 
     def _ends(self) -> dict[str, Any]:
-        """Return the states with which episodes and the rollout end, and their places."""
+        """Return the states at the ends of episodes and of the rollout, and their places."""
         place, count = np.full((self.filled, self.num_envs), -1), 0
         ends = [(row, envs, newest[STATE]) for row, envs, _, newest in self._last]
         ends.append((self.filled - 1, np.arange(self.num_envs), self._newest[STATE]))

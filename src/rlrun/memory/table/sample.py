@@ -1,4 +1,4 @@
-"""A batch that gives priorities and new values back to the rows that it was made of."""
+"""A batch that can pass priorities and new values back to its rows in the tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sample(dict[str, Any]):
     Args:
         batch: columns by name.
         parts: tables and their rows, in the order of the batch.
-        copies: entries of each row; behind the rows of a part are their mirror images, say.
+        copies: entries of each row; mirror images, for example, follow the rows of a part.
     """
 
     __slots__ = ("copies", "parts")
@@ -39,7 +39,7 @@ class Sample(dict[str, Any]):
     def feedback(self, priority: Tensor) -> None:
         """Pass the priorities of the rows to the samplers that drew them, priority: [B] or [B, T].
 
-        The largest one of a row's copies counts.
+        Of several copies of a row the largest priority counts.
 
         Raises:
             RlrunError: they are of another number of windows.
@@ -85,7 +85,7 @@ class Sample(dict[str, Any]):
 
 
 def origins(groups: Batch, tables: Sequence[Recorder]) -> list[dict[str, Any]]:
-    """Return for a checkpoint where the samples among these data groups, or nested in one, come from."""
+    """Return, for a checkpoint, the tables and rows of the samples in these data groups, nested ones included."""
     return [
         {"path": path, "copies": sample.copies, "parts": [_origin(table, rows, tables) for table, rows in sample.parts]}
         for path, sample in _samples(groups, [])
@@ -107,7 +107,7 @@ def _origin(table: Recorder, rows: Rows, tables: Sequence[Recorder]) -> dict[str
 
 
 def with_origins(groups: Batch, origins: Sequence[Mapping[str, Any]], tables: Sequence[Recorder]) -> Batch:
-    """Return data groups of a checkpoint whose samples know their rows again."""
+    """Return data groups of a checkpoint with the rows of their samples restored."""
     for origin in origins:
         *path, name = origin["path"]
         holder = groups

@@ -1,4 +1,4 @@
-"""Which windows a table serves."""
+"""Samplers: they choose the windows that a table serves."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Rows:
     following: Array | None  # the slots of the next observations, like index; None: not looked up yet
     where: EpisodeIndex
     weight: Array | None = None  # [B] importance, from samplers that do not draw evenly
-    valid: Array | None = None  # [B, T] where windows are padded: which rows are real, and learned from
-    windows: Array | None = None  # [B, T] likewise: how many windows of this length hold each row
-    parted: bool = False  # True: each row is learned from in one window only, which is drawn by any of its rows
-    reach: Array | None = None  # steps to each next observation, of the shape of `index`, where several were joined
+    valid: Array | None = None  # [B, T], for padded windows: flags of real rows, which are learned from
+    windows: Array | None = None  # [B, T], likewise: number of windows of this length that hold each row
+    parted: bool = False  # True: each row is learned from in one window only, which any of its rows draws
+    reach: Array | None = None  # steps to each next observation, of the shape of `index`, if several are joined
     run: Array | None = None  # [B, T + 1]: index and following are its two ends
     fetch: Callable[[str, Array], Tree] | None = None  # set by the table
-    readers: list[tuple[str, Reader]] | None = None  # what adaptors made of columns so far
-    written: Array | None = None  # [N], what each env had written when they were picked, if `mark` was called
-    version: int = -1  # of the index, then
-    era: object = None  # of the index, then; None = of any
+    readers: list[tuple[str, Reader]] | None = None  # changes by earlier adaptors, by column
+    written: Array | None = None  # [N], rows that each env had written at `mark`
+    version: int = -1  # of the index at `mark`
+    era: object = None  # of the index at `mark`; None = any
 
     @property
     def successor(self) -> Array:
@@ -55,7 +55,7 @@ class Rows:
 
     @property
     def end(self) -> Array:
-        """The last row of each window [B]; of a padded one the last that is real."""
+        """The last row of each window [B]; of a padded window the last real one."""
         if self.index.ndim == 1:
             return self.index
         end: Array = self.index[np.arange(len(self.index)), -1 if self.valid is None else self.count - 1]
@@ -74,13 +74,13 @@ class Rows:
         return self.where.step(self.index)
 
     def mark(self) -> Rows:
-        """Note what is written so far, by which rows that are replaced later are detected."""
+        """Note the number of rows written so far, to detect rows that are replaced later."""
         index = self.where
         self.written, self.version, self.era = index.written.copy(), index.version, index.era
         return self
 
     def remain(self, slots: Array) -> Array:
-        """Return at which of some of its slots the rows are still those that were picked."""
+        """Return flags of slots whose rows have not been replaced since they were picked."""
         index, remain = self.where, np.ones(slots.shape, np.bool_)
         if self.written is None or self.version == index.version:
             return remain
@@ -88,7 +88,7 @@ class Rows:
             return ~remain
         remain &= index.stamp[slots] != EMPTY
         stored = slots[remain]
-        # a row that its env wrote since then is newer than all that were there
+        # rows that the env wrote since then are newer than all rows that were picked
         remain[remain] = index.age(stored) >= (index.written - self.written)[index.env_of(stored)]
         return remain
 
@@ -98,7 +98,7 @@ class Rows:
         return self.fetch(column, slots)
 
     def gather(self, column: str, slots: Array) -> Tree:
-        """Fetch a column as earlier adaptors changed it; slots [B, …], the batch in front."""
+        """Fetch a column with the changes of earlier adaptors; slots [B, …] begin with the batch."""
         values = self.stored(column, slots)
         if self.readers:
             root = column.partition(".")[0]
@@ -108,9 +108,9 @@ class Rows:
         return values
 
     def through(self, column: str, reader: Reader) -> None:
-        """Let what is gathered from now on of a top-level column pass a reader: (name, values, slots) -> values.
+        """Pass all later reads of a top-level column through a reader: (name, values, slots) -> values.
 
-        A reader that looks up other columns takes them by `stored`: when it runs, later adaptors may be in force.
+        A reader looks up other columns by `stored`, as `gather` may include later adaptors when it runs.
         """
         self.readers = [*(self.readers or ()), (column, reader)]
 
@@ -119,11 +119,11 @@ class Rows:
         return any(name == column for name, _ in self.readers or ())
 
     def onward(self, k: int) -> tuple[Array, Array]:
-        """Return the slots of each row and of the `k` after it, and how many of these steps are stored in its episode.
+        """Return the slots of each row and of the `k` after it, and the number of these steps stored in its episode.
 
         Their shapes are [B, k + 1] and [B], of windows [B, T, k + 1] and [B, T]; the number of steps is 1 … k.
         """
-        if k == 1:  # the sampler has looked already
+        if k == 1:  # the sampler has checked this one
             return np.stack([self.index, self.successor], -1), np.ones(self.index.shape, np.int64)
         steps = np.arange(k + 1)
         slots = self.where.after(self.index[..., None], steps)
@@ -137,7 +137,7 @@ class Strategy(ABC):
     """
 
     index: EpisodeIndex
-    renewed: tuple[str, ...] = ("generator",)  # entries of its state that a fork has as a new run has them
+    renewed: tuple[str, ...] = ("generator",)  # entries of its state that a fork starts from the beginning
 
     def bind(self, index: EpisodeIndex) -> None:
         """Set the index of the table; called once, by the table."""
@@ -150,18 +150,18 @@ class Strategy(ABC):
         """Note that these episodes [n] are gone; later episodes get their numbers."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next `pick` depends on."""
+        """Return all state on which the next `pick` depends."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
 
     def takes(self, state: Mapping[str, Any]) -> bool:
-        """Return True if another run's state has what a fork takes of it."""
+        """Return True if another run's state has all entries that a fork takes."""
         return self.state_dict().keys() <= {*state, *self.renewed}
 
     def forked(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return another run's state as a fork loads it: with random numbers and counters of this, new run."""
+        """Return another run's state for a fork, with this new run's random numbers and counters."""
         own = self.state_dict()
         return {**state, **{name: own[name] for name in self.renewed if name in own}}
 
@@ -189,7 +189,7 @@ class Sampler(Strategy):
         """Draw the windows of the next `times` picks, which return them; only called if `by_burst`."""
 
     def draw_ahead(self, times: int, count: int, length: int) -> list[tuple[Any, Rows]]:
-        """Return the next picks, each with what it depends on; one that stays in `ahead` counts as not drawn."""
+        """Return the next picks, each with the position before it; one that stays in `ahead` counts as not drawn."""
         return [(None, self.pick(count, length)) for _ in range(times)]
 
     def rows(self, start: Array, length: int, weight: Array | None = None) -> Rows:
@@ -208,7 +208,7 @@ class Sampler(Strategy):
         """Note the priorities of the rows of an earlier `pick`: [B] or [B, T]."""
 
     def moved(self, old: Array, new: Array) -> None:
-        """Note that the index has another size, and that the rows of slots old [n] are at new [n] now."""
+        """Note that the index was resized, and rows moved from slots old [n] to new [n]."""
 
     def none(self, count: int, length: int) -> RlrunError:
         """Return the error of a table without a window."""
@@ -223,8 +223,8 @@ class Sampler(Strategy):
 class Uniform(Seeded, Sampler):
     """Draws every window with the same chance, however long its episode is.
 
-    It draws slots of the written part of the table, without those that begin no window. If most slots begin none, it
-    draws from the counted windows.
+    It draws slots of the written part of the table, and rejects those that do not begin a window. If it would reject
+    most slots, it draws from a list of windows.
 
     Args:
         seed: of the draws.
@@ -241,7 +241,7 @@ class Uniform(Seeded, Sampler):
         require_one_of("weighting", weighting, WEIGHTINGS)
         super().__init__(seed)
         self.weighting = weighting
-        self._before = self.generator.bit_generator.state  # from which the stock was drawn
+        self._before = self.generator.bit_generator.state  # the state before the stock was drawn
         self._stock = np.empty(0)
         self._used = 0
         self._slots: Array | None = None  # the stock as slots of an index of this extent
@@ -298,7 +298,7 @@ class Uniform(Seeded, Sampler):
             self._stock, self._used, self._extent = self.generator.random(max(STOCK, count)), 0, -1
         first, self._used = self._used, self._used + count
         extent = self.index.extent
-        if extent != self._extent:  # the table is filling up: these slots are good for now only
+        if extent != self._extent:  # the table is filling up, so these slots cannot be reused
             self._extent, self._slots = extent, None
             return self.index.spread(self._stock[first : self._used])
         if self._slots is None:

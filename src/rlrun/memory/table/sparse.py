@@ -1,4 +1,4 @@
-"""A column of which only some rows are stored: recurrent states, with which windows begin."""
+"""A column with values at some rows only: recurrent states at the beginning of windows."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ class Sparse:
 
     def __init__(self, column: Column, index: Any, directory: Path | None) -> None:
         self.column, self.index, self.directory = column, index, directory
-        self.shift = np.zeros(index.num_envs, np.int64)  # what resizing took off the count of rows of each env
+        self.shift = np.zeros(index.num_envs, np.int64)  # rows by which resizing lowered the count of each env
         self.values = self._zeros()  # [N, entries, *shape]
 
     def _zeros(self) -> Array:
@@ -50,7 +50,7 @@ class Sparse:
         return values
 
     def resize(self, moved: Array) -> None:
-        """Follow a resize of the index, which took `moved` [N] off the count of rows of each env."""
+        """Follow a resize of the index, which lowered the count of rows of each env by `moved` [N]."""
         old, self.values = self.values, self._zeros()
         self.shift += moved
         number = ((self.index.written + self.shift) // self.column.every)[:, None] - np.arange(old.shape[1])
@@ -58,7 +58,7 @@ class Sparse:
         self.values[env_index, number % self.values.shape[1]] = old[env_index, number % old.shape[1]]
 
     def described(self) -> list[Any]:
-        """Return what the values of two tables have in common if one can load those of the other."""
+        """Return a description that is equal for tables which can load each other's values."""
         return [self.column.name, f"{self.column.dtype} of {self.column.every} rows", [*self.values.shape], 0]
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The rows of a table: small columns packed in one array, large ones in arrays of their own.
 
-So one gather reads all small columns of a sample; its tensors are views of the gathered block.
+One gather then reads all small columns of a sample; its tensors are views of the gathered block.
 """
 
 import errno
@@ -21,8 +21,8 @@ from rlrun.core.spaces import map_tree, nest
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.table.columns import Column
 
-PACKED_ROWS = "packed rows"  # no name of a column
-STAGED = 256  # rows; larger blocks are not kept
+PACKED_ROWS = "packed rows"  # it differs from all names of columns
+STAGED = 256  # rows; larger staging blocks are not kept
 PACKED = 1024  # bytes; a larger column, an image for one, is not packed
 
 
@@ -30,11 +30,11 @@ class Storage:
     """Column → [slots, …].
 
     Args:
-        columns: what each slot holds.
-        slots: how many.
+        columns: of each slot.
+        slots: number of slots.
         directory: of a file without a name that holds the arrays; None = main memory. The file disappears with the
             process.
-        sparse: a `rlrun.memory.table.sparse.Sparse` by name for columns that not all slots have.
+        sparse: name -> `rlrun.memory.table.sparse.Sparse` of the columns with values at some rows only.
 
     Raises:
         ConfigError: the disk has no place for them.
@@ -56,13 +56,13 @@ class Storage:
         for column in full:
             if column.name not in (self.layout.names or ()):
                 self.blocks[column.name] = zeros(slots, column.shape, column.dtype, directory)
-        self.changed = np.zeros(slots, np.bool_)  # rows that `put` has touched, for checkpoints
+        self.changed = np.zeros(slots, np.bool_)  # rows that `put` has changed, for checkpoints
         self._tree_of_keys = nest({name: name for name in self.columns})
         self._staging: dict[int, tuple[Array, dict[str, Array]]] = {}
         self._look()
 
     def _look(self) -> None:
-        """Make the views of the blocks."""
+        """Set the views of the blocks."""
         packed = self.blocks[PACKED_ROWS]
         self._records = packed.view(self.layout)[:, 0] if packed.size else packed
         self._void = packed.view(f"V{self.layout.itemsize}").reshape(-1) if packed.size else packed
@@ -117,7 +117,7 @@ class Storage:
     def write_last(self, slots: Any, observation: Tree) -> None:
         """Write last observations to new slots, and zeros to all other columns.
 
-        Old values must not stay: no checkpoint has those of episodes that left.
+        Zeros replace old values, which checkpoints lack, so that a resumed table is equal.
         """
         for block in (*self.blocks.values(), *self.sparse.values()):
             block[slots] = 0
@@ -139,7 +139,7 @@ class Storage:
         if name in self.columns:
             array = self.arrays[name]
             if name in self.blocks:  # a block of its own
-                # slots are valid; "clip" saves numpy the check and a buffer, 3 times as fast as indexing
+                # slots are valid; "clip" saves numpy a check and a buffer: 3 times as fast as indexing
                 return torch.from_numpy(array.take(slots, axis=0, mode="clip"))
             return torch.from_numpy(array[slots] if name in self.sparse or array.ndim == 1 else self._take(slots)[name])
         try:
@@ -187,7 +187,7 @@ class Storage:
         self._look()
 
     def state_dict(self, slots: Array, columns: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the blocks at the slots, or the columns of a checkpoint, and how the packed one is laid out."""
+        """Return the blocks at the slots, or the columns of a checkpoint, and the layout of packed rows."""
         index = slice(None) if len(slots) == len(self.changed) else slots
         blocks = {
             name: torch.from_numpy(block[index]) if columns is None else columns[name]
@@ -264,7 +264,7 @@ def choose_layout(columns: Sequence[Column]) -> np.dtype[np.void]:
 
 
 def described(layout: np.dtype[np.void], sparse: Mapping[str, Any]) -> list[list[Any]]:
-    """Return name, dtype, shape and offset of each field, and of sparse columns which rows they have."""
+    """Return name, dtype, shape and offset of each field, and a description of each sparse column."""
     fields: Mapping[str, Any] = layout.fields or {}
     packed = [[name, str(kind.base), list(kind.shape), offset] for name, (kind, offset, *_) in fields.items()]
     return packed + [part.described() for part in sparse.values()]

@@ -24,7 +24,7 @@ from rlrun.memory.table.recorder import Recorder
 from rlrun.memory.table.sample import Sample
 from rlrun.memory.table.samplers import Rows, Sampler, Uniform
 
-AHEAD = 1 << 20  # bytes of rows that are drawn ahead: they shall stay in the processor's caches
+AHEAD = 1 << 20  # most bytes of rows drawn ahead, so that they stay in the processor's caches
 
 
 class Table(Recorder):
@@ -35,21 +35,21 @@ class Table(Recorder):
     an episode.
 
     Args:
-        length: transitions, all envs together. Each env overwrites its oldest rows in an equal share of it. An ejector
-            that drops whole episodes lets all envs share it. None: 1,000,000, or as many as a quarter of main memory
+        length: transitions, all envs together. Each env overwrites its oldest rows in an equal share of it; with an
+            ejector that drops whole episodes all envs share it. None: 1,000,000, or as many as a quarter of main memory
             holds.
         ranks: processes that share the default length.
         num_envs: environments.
         sampler: draws the windows; None = `Uniform`.
         ejector: chooses the rows that leave a full table; None = `Fifo`.
-        adaptors: change a sample before it is a batch; by name or in order.
+        adaptors: they change samples; by name or in order.
         columns: more columns, by name: settings `shape`, `dtype`, `tag` (one value an episode), or a virtual column,
             which is called with the rows of a sample.
         spaces: of the environment.
         frame_stack: frames in an observation; each frame is stored once.
         min_length: episodes with fewer rows are dropped.
-        short: `skip` serves no window that is longer than the rest of its episode. `pad` lets windows begin at any row,
-            and repeats the last row. Then `valid` [B, T] marks real rows, and `weight` makes them count equally.
+        short: `skip` leaves out windows longer than the rest of their episode. `pad` lets windows begin at any row, and
+            repeats the last row. Then `valid` [B, T] marks real rows, and `weight` makes them count equally.
         storage: `ram`, or `disk` for arrays in a file without a name in `directory`.
         directory: of that file.
         device: of the batches.
@@ -120,7 +120,7 @@ class Table(Recorder):
         self._meet()
 
     def _meet(self) -> None:
-        """Check what adaptors read, and compute once what the hot paths need."""
+        """Check the names that adaptors read, and prepare the hot paths."""
         stored = [*self.storage.columns, *(name for name in self.storage if name not in self.storage.columns)]
         twice = [name for name, count in Counter(self._names(2)).items() if count > 1]
         if twice:
@@ -129,7 +129,7 @@ class Table(Recorder):
             require_read(f"memory.columns.{name}", column, stored)
         check(self.adaptors, [*stored, *self._names(2)])
         relabelling = [adaptor for adaptor in self.adaptors if getattr(adaptor, "tier", None) == RELABEL]
-        for name, column in self.virtual.items():  # they would have the stored values
+        for name, column in self.virtual.items():  # virtual columns read the values before relabelling
             for adaptor, read in product(relabelling, getattr(column, "requires", ())):
                 if read.partition(".")[0] in adaptor.provides:
                     raise ConfigError(
@@ -180,10 +180,10 @@ class Table(Recorder):
         return self.serve(rows)
 
     def draw_ahead(self, times: int, count: int, length: int = 1) -> None:
-        """Make the next samples at once; `sample` returns them, unless rows are written or others are asked for.
+        """Draw the next samples at once; `sample` returns them, unless rows are written or other samples requested.
 
-        They are those that `sample` makes one by one, and the state is as if they were not drawn. Nothing is done where
-        a sample depends on the one before, or where it takes no less time. A sampler `by_burst` always picks at once.
+        They equal those that `sample` draws one by one, and the state is as if they were not drawn. Nothing happens if
+        a sample depends on the one before, or if it would not be faster. A sampler `by_burst` always picks at once.
         """
         begin = time.perf_counter()
         if self.sampler.by_burst:
@@ -213,7 +213,7 @@ class Table(Recorder):
         return sample
 
     def look_up(self, rows: Rows, *, evaluation: bool = False) -> Batch:
-        """Return the batch of any rows, which are no sample; see `adapt`."""
+        """Return the batch of any rows, without counting them as a sample; see `adapt`."""
         rows.fetch = self._read
         begin = time.perf_counter()
         batch = self._collect(rows)
@@ -255,20 +255,20 @@ class Table(Recorder):
         episode, steps = index.episode(rows.index)[:, None], index.step(rows.index)[:, None] + np.arange(length)
         last = index.newest(episode) - 1
         rows.valid = steps <= last
-        rows.windows = np.minimum(steps - index.oldest(episode) + 1, length)  # those that begin at or before the row
+        rows.windows = np.minimum(steps - index.oldest(episode) + 1, length)  # windows that begin at or before the row
         steps = np.minimum(steps, last)
         rows.index, rows.following = index.at(episode, steps), index.at(episode, steps + 1)
         return rows
 
     def window_of(self, slots: Array) -> Array:
-        """Return at which step of the episode the window begins that learns from each row."""
+        """Return the first step of the window in which each row is learned from."""
         assert self.past is not None
         stride = self.past.length - self.past.burn_in
         first: Array = np.maximum(self.index.step(slots) - self.past.burn_in, 0) // stride * stride
         return first
 
     def parted(self, rows: Rows) -> Rows:
-        """Return the windows that learn from rows [B] that were picked: each row has one such window.
+        """Return the windows in which picked rows [B] are learned from; each row has one such window.
 
         Windows begin every `length - burn_in` steps of an episode. The first of an episode learns from all its rows,
         any other from those after its burn-in. Where the first rows were overwritten, it begins with the oldest.
@@ -289,7 +289,7 @@ class Table(Recorder):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Stored columns that no space has; each row must have them."""
+        """Stored columns beyond those of the spaces; each row must have them."""
         return tuple(name for name in self.storage if name not in OWN)
 
     def names(self, length: int = 1) -> tuple[str, ...]:
@@ -297,7 +297,7 @@ class Table(Recorder):
         return adapted(self._names(length), self.adaptors)
 
     def windows(self, length: int) -> int:
-        """Return how many windows of so many transitions there are."""
+        """Return the number of windows of `length` transitions."""
         return int(self.index.windows(1 if self.short == "pad" or self.past is not None else length).sum())
 
     def __len__(self) -> int:

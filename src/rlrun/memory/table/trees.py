@@ -1,4 +1,4 @@
-"""Trees over the numbers of slots: sums, least numbers and other results of ranges, and where parts of a sum end."""
+"""Segment trees over slots: sums, minima and other results over ranges, and prefix-sum search."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ import torch
 from rlrun.core.errors import require_at_least
 from rlrun.core.typing import Array
 
-PENDING = 1024  # changes before nodes are updated without being asked for
+PENDING = 1024  # changes after which nodes are updated even if nobody reads them
 BITS = 4
 FAN = 1 << BITS
 # row @ BEFORE: the sum before each number of a row; a product takes half the time of numpy's cumsum
 BEFORE = np.triu(np.ones((FAN, FAN)), 1)
-# how many bits are set in each number of 16 bits, less one
+# number of bits set in each number of 16 bits, less one
 LAST = np.unpackbits(np.arange(1 << FAN, dtype=np.uint16).view(np.uint8)).reshape(-1, FAN).sum(1, dtype=np.int64) - 1
 
 
@@ -26,7 +26,7 @@ class SegmentTree:
     Args:
         size: number of slots.
         operation: of two numbers, associative, such as `numpy.add`, `numpy.minimum` or `numpy.maximum`.
-        neutral: the number that changes no result; all slots have it at first.
+        neutral: neutral number of the operation; the initial value of all slots.
     """
 
     def __init__(self, size: int, operation: np.ufunc = np.add, neutral: float = 0.0) -> None:
@@ -38,10 +38,10 @@ class SegmentTree:
         self._nodes = np.full(groups * FAN, neutral)
         self._blocks = self._nodes.reshape(-1, FAN)  # by group
         self._groups = np.full(groups, neutral)
-        self._changed: list[Array] = []  # blocks whose nodes are old
+        self._changed: list[Array] = []  # blocks whose nodes are outdated
 
     def set(self, slots: Array | slice, values: Array | float) -> None:
-        """Put numbers (one for each slot, or one for all) at some slots; of several for one slot the last counts."""
+        """Set the numbers (one for each slot, or one for all) at some slots; if a slot is repeated, the last counts."""
         self.leaves[slots] = values
         if isinstance(slots, slice):
             self._changed.append(np.arange(slots.start >> BITS, ((slots.stop - 1) >> BITS) + 1))
@@ -111,7 +111,7 @@ class MinTree(SegmentTree):
 
 
 class SumTree(SegmentTree):
-    """The sum of any range of slots, and the slots in which parts of the sum of all end; numbers are at least zero.
+    """The sum of any range of slots, and prefix-sum search; numbers are at least zero.
 
     It also has the cumulative sums of the groups. Sums never drift, as each is computed from the level below.
     """
@@ -135,9 +135,9 @@ class SumTree(SegmentTree):
         return self.reduce(start, end)
 
     def find(self, prefix: Array) -> Array:
-        """Return the slots [B] in which parts of the total end; prefix: [B] in [0, total).
+        """Return the slots [B] in which prefix sums lie; prefix: [B] in [0, total).
 
-        Ascending parts are found faster. Rounding errors at the end of a block may find a slot of zero.
+        Ascending prefixes are found faster. Rounding errors at the end of a block may find a slot of zero.
         """
         if self._changed:
             self._update()
@@ -158,7 +158,7 @@ class SumTree(SegmentTree):
         torch.cumsum(self._summands, 0, out=self._running)  # a third of the time of numpy's
 
     def _of_rows(self, rows: Array) -> Array:
-        # einsum's sum of a row is the same, bit for bit, whatever the other rows are: nothing depends on history
+        # einsum's sum of a row does not depend on the other rows, bit for bit, so nothing depends on history
         sums: Array = np.einsum("ij->i", rows)
         return sums
 

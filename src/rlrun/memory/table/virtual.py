@@ -18,10 +18,10 @@ from rlrun.memory.table.samplers import Rows
 
 
 class Next:
-    """The element of a column `steps` steps ahead, or the last one of the episode if that ends before.
+    """The element of a column `steps` steps ahead, or the episode's last one if it ends before.
 
-    The last observation of an episode is the one after its last row. Of other columns the last element is that of the
-    last row. The shape is [B, …] or [B, T, …], like the column.
+    For observations the last element is the one after the last row; for other columns it is the last row's. The shape
+    is [B, …] or [B, T, …], like the column's.
     """
 
     least = 1  # steps
@@ -40,8 +40,8 @@ class Next:
 class Previous(Next):
     """The element of a column before an observation, as `value`, a tree.
 
-    `known` [B] or [B, T] is False where the episode begins with the observation, or where the element before was
-    overwritten. There the value is the row's own.
+    `known` [B] or [B, T] is False if the episode begins with the observation, or the element before was overwritten.
+    There the value is the row's own.
 
     Args:
         column: its name.
@@ -84,7 +84,7 @@ class NextN:
 
 
 class LastOfWindow:
-    """One element of a column for each window, [B, …]: the one of the step after its last row, as `Next` has it.
+    """One element of a column for each window, [B, …]: that of the step after its last row, see `Next`.
 
     With `after` False it is the last row's own. The last row of a padded window is its last valid one.
     """
@@ -129,12 +129,12 @@ class Continues:
 
 
 def ahead(rows: Rows, column: str, steps: int) -> tuple[Array, Array]:
-    """Return the slots of each row and of the `steps` after it [..., steps + 1], and how many steps have the column."""
+    """Return the slots [..., steps + 1] of each row and the steps after it, and the number of steps with the column."""
     slots, reach = rows.onward(steps)
     if column.partition(".")[0] == "observation":
         return slots, reach
     final = _taken(slots, reach)
-    # the slot of a last observation holds nothing else; the newest row of a running episode holds all
+    # the slot of a last observation holds no other columns; the newest row of an open episode holds all
     where = rows.where
     bare = ~where.complete[final] & (where.status[where.episode(final)] == CLOSED)
     return slots, reach - bare
