@@ -156,7 +156,7 @@ def test_log_probabilities_are_clamped_before_the_ratio():
         ({"distance": "smooth_l1"}, "distance: wanted a function, such as .*, got 'smooth_l1'"),
         (
             {"distance": nn.SmoothL1Loss(reduction="none"), "huber": 1.0},
-            "distance: it takes the place of huber=1",
+            "distance: it replaces huber=1",
         ),
         ({"advantage_clip": -3.0}, r"advantage_clip: wanted a number above 0, got -3\.0"),
         ({"log_prob_clip": "six"}, "log_prob_clip: wanted a number above 0, got 'six'"),

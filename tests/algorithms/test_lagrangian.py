@@ -168,7 +168,7 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         ("sac", ("env=pendulum", "+with=lagrangian", "lagrangian.thresholds=[null,0]"), "one plain number a step"),
         ("sac", (*BANDIT, "+with=lagrangian_evaluated", "evaluation.every=0"), "evaluation.every=0"),
         ("sac", (*BANDIT, "+with=[lagrangian,reward_norm]", UPDATED), "update=replay"),
-        ("sac", (*BANDIT, "+with=lagrangian", "memory.export.path=minari:here/two-v0"), "one number a step"),
+        ("sac", (*BANDIT, "+with=lagrangian", "memory.export.path=minari:here/two-v0"), "one reward a step"),
         ("seditor", (*BANDIT, "+with=reward_critics"), "needs it, and algorithm=seditor lacks it"),
         ("dsac", (*CRITICS, "algorithm.discount=[0.9]"), "wanted one number, or one for each of 2 rewards"),
         (
@@ -197,7 +197,7 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         ("sac", (*CRITICS, "+with=target_scale"), "no common deviation"),
         ("sac", (*CRITICS, "+with=rnd"), "Intrinsic adds to one reward a step, and they stay 2"),
         ("ppo", (*VALUES, "+with=rnd"), "leave .*reward_values away"),
-        ("sac", (*CRITICS, "+with=value_bias"), "one number a step"),
+        ("sac", (*CRITICS, "+with=value_bias"), "one reward a step"),
     ],
 )
 def test_bad_overrides_are_refused(algorithm, overrides, message):

@@ -80,7 +80,7 @@ def test_modes_reach_the_shared_encoder(mode):
 def test_what_has_no_such_encoder_is_refused():
     critics, _, policy = networks()
     SharedEncoder(policy)
-    with pytest.raises(ConfigError, match="a Critics has no encoder here; leave \\+with=shared_encoder away"):
+    with pytest.raises(ConfigError, match="a Critics has no encoder here; remove \\+with=shared_encoder"):
         SharedEncoder(critics)
     with pytest.raises(ConfigError, match="a Linear has no encoder to share"):
         DetachedEncoder(nn.Linear(1, 1))

@@ -266,7 +266,7 @@ KINDS = (nn.SmoothL1Loss, "beta"), (nn.HuberLoss, "delta")
         ({"distance": nn.L1Loss()}, r"distance: wanted that of each entry \[2, 3\], .*; got \[\]"),
         (
             {"distance": nn.L1Loss(reduction="none"), "huber": 1.0},
-            "distance: it takes the place of huber=1; algorithm.huber=null",
+            "distance: it replaces huber=1; add algorithm.huber=null",
         ),
         ({"distance": "l1"}, "such as .*SmoothL1Loss.*, got 'l1'"),
         ({"distance": torch.sqrt}, "distance: TypeError: sqrt"),
@@ -430,14 +430,14 @@ def test_value_bias_needs_critics():
         bias.begin_training({})
 
 
-MORE = "an observation and an action, and these want more"
+MORE = "an observation and an action as inputs, and these need more"
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["algorithm=action_repeat"], MORE),
-        (["algorithm=sac", "+with=rnd"], r"callbacks\.value_bias: values of what Intrinsic adds to rewards"),
+        (["algorithm=sac", "+with=rnd"], r"callbacks\.value_bias: Intrinsic adds rewards that no evaluated"),
     ],
 )
 def test_unsuited_critics_are_refused(overrides, message):

@@ -306,7 +306,10 @@ REFUSED = {
         ("algorithm=sac", "env=mixedaction", "callbacks.entropy_target.leaves=true"),
         "weighs level, choice; here there is a temperature of continuous, discrete",
     ),
-    "epistemic": (("algorithm=dsac", "env=pendulum", "algorithm.temperature.epistemic=0.1"), "epistemic away"),
+    "epistemic": (
+        ("algorithm=dsac", "env=pendulum", "algorithm.temperature.epistemic=0.1"),
+        "remove algorithm.temperature.epistemic",
+    ),
     "other actions": (
         ("algorithm=genrl", "env=thrusters", "init.networks.vae=null"),
         r"target\.spaces: its targets are for Box\[4\] float32, the policy chooses Box\[2\] float32; give \$",

@@ -436,7 +436,7 @@ def test_terminal_shows_offline_updates():
 def test_unknown_sink_gets_a_hint():
     with pytest.raises(ConfigError, match=r"logger 'tensorbord' is unknown.*did you mean 'tensorboard'"):
         make_sinks(["tensorbord"])
-    with pytest.raises(ConfigError, match=r"logger: a builtins\.object is no sink; derive it from rlrun\.callbacks\."):
+    with pytest.raises(ConfigError, match=r"logger: a builtins\.object is not a sink; derive it from rlrun\."):
         make_sinks([object()])
     with pytest.raises(BuildError, match=r"^logger\.wandb: no setting 'projekt' \(did you mean 'project'\?\)$"):
         make_sinks([{"wandb": {"projekt": "x"}}])

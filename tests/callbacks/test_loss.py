@@ -171,7 +171,7 @@ def test_gradients_are_clipped_by_each_norm(by):
 def test_invalid_clipping_is_refused():
     with pytest.raises(ConfigError, match=r"grad_clip: wanted one of global, .*got 'norms'"):
         Plain(Line(), sgd, grad_clip="norms")
-    with pytest.raises(ConfigError, match="grad_clip 'value' wants a limit: max_grad_norm"):
+    with pytest.raises(ConfigError, match="grad_clip 'value' needs a limit: max_grad_norm"):
         Plain(Line(), sgd, grad_clip="value")
 
 
@@ -272,7 +272,7 @@ def test_loss_must_be_written():
     "asks", [lambda loss: loss.metrics, Plain.state_dict, None], ids=["log", "checkpoint", "nobody"]
 )
 def test_infinite_loss_is_named(asks, monkeypatch):
-    monkeypatch.setattr("rlrun.callbacks.losses.diagnostics.LOOKED_AT", 4)
+    monkeypatch.setattr("rlrun.callbacks.losses.diagnostics.CHECKED_TOGETHER", 4)
     loss = Plain(Line(), sgd)
     loss.name = "line"
     for x in (1.0, 2.0, float("inf")):

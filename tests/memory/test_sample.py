@@ -274,7 +274,7 @@ def test_checkpoint_has_the_rows_of_waiting_batches(make: Callable[[Table], Any]
 def test_foreign_batch_is_refused():
     table, other = table_of([9]), table_of([9])
     loader = ReplayLoader(table=other, collector=None, batch=4)
-    message = r"callbacks\.default_priority\.table: a batch of data group 'default' is no sample of this table"
+    message = r"callbacks\.default_priority\.table: batches of data group 'default' are not sampled from this table"
     with pytest.raises(RlrunError, match=message):
         Trainer({**feeding(table, "default", seen=set()), "end": Ends(3)}, loader).train()
     with pytest.raises(RlrunError, match=message):

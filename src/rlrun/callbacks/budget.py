@@ -28,14 +28,14 @@ class Budget(Callback):
         updates: gradient updates; with several data groups those of the group `default`, if there is one.
         seconds: of training, those before a resume included.
         mean_return: of an evaluation.
-        evaluator: whose evaluations count.
-        validation: objective of a validation: at least, or at most, as its direction is.
-        validator: whose validations count.
-        progress: of the same limits; hooks that ask for `progress` get its share, after the steps before an update and
-            with that update.
+        evaluator: makes these evaluations.
+        validation: objective of a validation: its minimum, or its maximum if the direction is `minimize`.
+        validator: makes these validations.
+        progress: of the same limits; hooks that ask for `progress` get the share of the budget that is used, this
+            update and the steps before it included.
 
     Raises:
-        ConfigError: a limit is set for which nothing in the run is measured.
+        ConfigError: the run does not measure a quantity that has a limit.
     """
 
     cycle = 1
@@ -98,7 +98,7 @@ class Budget(Callback):
         """Return how many of the wanted environment steps the budget allows.
 
         Raises:
-            Stop: none.
+            Stop: the budget is used up.
         """
         if step >= self.env_steps:
             raise Stop(f"{step} of {self.env_steps} environment steps")
@@ -135,7 +135,7 @@ class Budget(Callback):
 
 
 class Interrupt(Callback):
-    """Stop in order on SIGINT, SIGTERM, SIGUSR1 and SIGHUP; a second, other signal kills the process.
+    """Stop cleanly on SIGINT, SIGTERM, SIGUSR1 and SIGHUP; a second, other signal kills the process.
 
     A running update is finished; long work between updates (collection, evaluation) calls `check`. With several ranks a
     signal to one of them stops all, in `meet`.

@@ -41,15 +41,15 @@ class Checkpointer(Callback):
     Args:
         every: environment steps (updates, where there is no collector); 0 or None = not by steps.
         keep_last: how many of the newest are kept; None = all.
-        keep_best: keep the checkpoint of the best evaluation, too; a number n: those of the newest n best ones.
-        seconds: between checkpoints, at most.
+        keep_best: keep the checkpoint of the best evaluation, too; a number n keeps the n newest that were once best.
+        seconds: longest time between checkpoints.
         memory: save the rows of replay memories, too; without them a resumed run collects again before it learns.
         parts: config paths of the parts that are saved, or their beginnings; None = all, which a resume needs.
         offline: updates before the first environment step; every so many of them, and the last, count as well.
 
     Attributes:
         evaluation: the newest evaluation, set by the evaluator; manifests of checkpoints have it.
-        awaited: checkpoints whose evaluation is under way, set by the evaluator; they stay.
+        awaited: checkpoints whose evaluation is under way, set by the evaluator; they are kept.
 
     Raises:
         ConfigError: `keep_last` is below one.
@@ -120,7 +120,7 @@ class Checkpointer(Callback):
         return self.parts is None or any(f"{path}.".startswith(f"{chosen}.") for chosen in self.parts)
 
     def require_parts(self, paths: Iterable[str]) -> None:
-        """Refuse parts that a run lacks, given the paths of those that it has.
+        """Refuse chosen parts that are not among these paths.
 
         Raises:
             ConfigError: with the nearest path.
@@ -208,10 +208,10 @@ class Checkpointer(Callback):
             raise RlrunError(f"{self._run.checkpoints}: the last checkpoint cannot be saved: segments are damaged")
 
     def wait(self) -> None:
-        """Wait for the newest checkpoint; if earlier segments are damaged, the next one has all rows.
+        """Wait for the newest checkpoint; if earlier segments are damaged, the next one stores all rows.
 
         Raises:
-            RlrunError: it cannot be written; the previous one is unchanged.
+            RlrunError: the checkpoint cannot be written; the previous one is unchanged.
         """
         writing, self._writing = self._writing, None
         try:

@@ -55,18 +55,18 @@ class Evaluator(Callback):
         num_envs: environments that play episodes in parallel, at most; None = 16. The episodes are the same.
         epsilon: probability of a sampled action in place of the best one, drawn from a generator seeded by `seed`.
         asynchronous: evaluate a copy of the agent in a separate process; training continues meanwhile. Copies wait
-            their turn, so none is left out; beyond 8 of them, and at the end, training waits. A process that fails is a
-            warning, and evaluations take place here from then on.
+            their turn, so none is left out; beyond 8 of them, and at the end, training waits. If the process fails, a
+            warning is logged, and this process evaluates from then on.
         video: write a video of each evaluation's first episode.
         logger: gets `evaluation/…` at once.
         checkpointer: keeps the best.
         offline: updates before the first environment step; every so many of them, and the last, count as well.
-        opponents: name -> one that `rlrun.env.Env.face` takes; `episodes` are played against each. Means are over all
+        opponents: name -> an argument of `rlrun.env.Env.face`; `episodes` are played against each. Means are over all
             of them. None = the environment's own.
 
     Raises:
-        ConfigError: an agent without `respond` shall sample, a separate process shall write videos, or an opponent
-            cannot play.
+        ConfigError: `epsilon` is set for an agent without `respond`, a separate process is to write videos, or an
+            opponent cannot play.
     """
 
     cycle = 1
@@ -128,7 +128,7 @@ class Evaluator(Callback):
         self._envs: Env | None = None
         self._due = self._newest()  # results at the newest evaluation that was due
         self._run: RunDir | None = None
-        self._warned = False  # that a video could not be made
+        self._warned = False  # True once a video has failed
         self._newest_update: Moment = (None, 0)
         self._spent = Spent()
         self._worker: Worker | None = None
@@ -137,7 +137,7 @@ class Evaluator(Callback):
 
     @property
     def value(self) -> float:
-        """What a run is judged by: `mean_return`."""
+        """The objective of a run: `mean_return`."""
         return self.mean_return
 
     @property
@@ -160,7 +160,7 @@ class Evaluator(Callback):
         self._run = None if run_dir is None else RunDir(run_dir)
         if self.asynchronous:
             try:
-                freeze(self.agent)  # which refuses what cannot be sent
+                freeze(self.agent)  # refuses an agent that cannot be sent
                 self._worker = async_evaluation.start(self.env, self.epsilon, self._options, self.num_envs)
             except ConfigError as error:
                 _messages.warning("evaluation.async: %s; evaluations take place in this process", error)
@@ -171,7 +171,7 @@ class Evaluator(Callback):
             self._evaluate_again(moment, modules, env)
 
     def _evaluate_again(self, moment: Moment, modules: Mapping[str, torch.nn.Module], env: str | None) -> None:
-        """Send the agent of an earlier checkpoint, whose evaluation was under way when the run was left."""
+        """Send the agent of an earlier checkpoint, whose evaluation was under way when the run stopped."""
         try:
             if self._run is None:
                 raise RlrunError("there is no run directory")
@@ -195,7 +195,7 @@ class Evaluator(Callback):
         self._protect()
 
     def _protect(self) -> None:
-        """Let checkpoints stay that may turn out to be the best."""
+        """Keep the checkpoints that may prove the best."""
         if self.checkpointer is not None:
             self.checkpointer.awaited = [(clock_of(moment), moment[1]) for moment, _ in self._waiting]
 
@@ -397,7 +397,7 @@ class Evaluator(Callback):
 
 
 def _require_result(name: str, result: Any) -> None:
-    """Refuse a saved result that is none; the best one has a mean return, and the last may have nan.
+    """Refuse an invalid saved result; the mean return of the last may be NaN, that of the best may not.
 
     Raises:
         RlrunError: naming it.

@@ -1,4 +1,4 @@
-"""Numbers as functions of time, and times of periodic work."""
+"""Schedules of numbers, and the times of periodic work."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,10 +17,10 @@ class Schedule(Callback):
     Args:
         provides: the name.
         value: a function of the environment step (of the update, where there is no collector), or a number.
-        positive: whether it has to be above 0.
+        positive: refuse values that are not above 0.
 
     Raises:
-        ConfigError: it has to be, and is not at this step.
+        ConfigError: a value has to be positive, and is not.
     """
 
     only_provides = True
@@ -58,10 +58,10 @@ class Schedule(Callback):
 
 
 def due_offline(update: int, every: int | None, offline: int) -> bool:
-    """Return True if periodic work is due after this update before the first environment step.
+    """Return True if periodic work is due after this update, one of those before the first environment step.
 
-    every: so many of them; the last one counts, too.
-    offline: how many there are.
+    every: updates between two times; it is due after the last one, too.
+    offline: number of updates before the first environment step.
     """
     return bool(every) and update <= offline and (update % (every or 1) == 0 or update == offline)
 

@@ -23,22 +23,22 @@ _output = logging.getLogger("rlrun.output")  # what commands print
 
 def _require_table(table: object, key: str) -> None:
     if not isinstance(table, Table):
-        raise ConfigError(f"{key} wants a table; the memory is a {type(table).__name__}")
+        raise ConfigError(f"{key}: wanted a table; the memory is a {type(table).__name__}")
 
 
 class MemoryImport(Callback):
     """Fill a table before the first step.
 
-    A resumed run does so only where its checkpoint lacks the memory.
+    A resumed run does so only if its checkpoint lacks the memory.
 
     Args:
         table: its rows are replaced.
         path: a file that rlrun or Emote (V1) stored, or minari:DATASET; several: one after another; None = nothing.
-        limit: transitions of each source: its newest whole episodes that have no more; None = all.
+        limit: most transitions of each source, from its newest whole episodes; None = all.
 
     Raises:
-        ConfigError: rows are to go into something that is not a table, or the limit is below 1.
-        RequestError: the source is missing or damaged, or does not fit; before any step was made.
+        ConfigError: the memory is not a table, or the limit is below 1.
+        RequestError: the source is missing or damaged, or does not fit; before the first step.
     """
 
     def __init__(self, table: Table, path: str | Sequence[str] | None = None, limit: int | None = None) -> None:
@@ -53,7 +53,7 @@ class MemoryImport(Callback):
 
     @property
     def one_rank(self) -> str:
-        """Return why several ranks cannot have it; "" where nothing is imported."""
+        """The reason why several ranks cannot have it; "" if nothing is imported."""
         key = self.config_keys.get("path", "path")
         return f"each rank would load all rows of its files ({key})" if self.sources else ""
 
@@ -126,7 +126,7 @@ class MemoryExport(Callback):
     Raises:
         ConfigError: a Minari dataset is requested more than once, or without spaces; the memory is not a table; or
             there is no such layout.
-        RequestError: the Minari dataset exists, or Minari is not installed; before any step was made.
+        RequestError: the Minari dataset exists, or Minari is not installed; before the first step.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class MemoryExport(Callback):
             )
         if self.dataset is not None and spaces is not None and spaces.rewards:
             raise ConfigError(
-                f"memory.export: a Minari dataset has rewards of one number a step, and here they have {spaces.rewards}"
+                f"memory.export: a Minari dataset has one reward a step, and this environment has {spaces.rewards}"
             )
         self.table = table
         self.every = every

@@ -1,1 +1,1 @@
-"""What shows whether a run learns: validation, the bias of critics, parameters, time."""
+"""Signs that a run learns: validation, the bias of critics, norms of parameters, time."""

@@ -1,4 +1,4 @@
-"""Metrics of each parameter, of what each module returns, and of each number of actions."""
+"""Metrics of each parameter, each module's output, and each dimension of actions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -20,14 +20,14 @@ SHOWN = 64  # metrics of actions, at most
 class ParameterLogs(Callback):
     """Log norms and histograms of parameters and gradients, the gradient noise scale, and actions by dimension.
 
-    They are computed when metrics are read, from the newest update, and change nothing. Gradients are those that the
-    optimizer got, so after clipping; a compiled update keeps none.
+    They are computed when metrics are read, from the newest update, and change nothing. Gradients are clipped, as the
+    optimizer gets them; a compiled update keeps none.
 
     Args:
         spaces: of the environment.
         data_group: name of the batches whose losses and actions are logged.
-        outputs: also log histograms of what each module of a trained network returns. A loss is evaluated once more
-            for each record, with the newest batch and networks in evaluation mode.
+        outputs: also log histograms of each module's output in trained networks. A loss is evaluated once more for
+            each record, with the newest batch and networks in evaluation mode.
     """
 
     leads = True
@@ -70,7 +70,7 @@ class ParameterLogs(Callback):
         return metrics
 
     def _rows(self, action: Tensor, leaf: Any) -> Tensor:
-        """Return a part of the actions that count as [rows, numbers]."""
+        """Return one part of the valid actions, [rows, numbers]."""
         assert self._newest is not None
         rows = action.reshape(-1, leaf.size if isinstance(leaf, Box) else len(leaf.choices))
         valid = self._newest[1]
@@ -87,16 +87,16 @@ class ParameterLogs(Callback):
 
 
 def module_outputs(loss: LossCallback, batch: Mapping[str, Any]) -> dict[str, Histogram]:
-    """Return what each module of a loss's network returns first, by evaluating the loss; nothing else changes.
+    """Return histograms of each module's first output while the loss is evaluated; nothing else changes.
 
-    Nothing is returned of a loss that is no function of the batch.
+    They are empty if the loss needs more than the batch.
     """
     hook = loss.hook("backward")
     arguments = {} if hook is None else hook.arguments
     names = {argument: loss.inputs.get(argument, argument) for argument in arguments}
-    wanting = [names[name] for name, entry in arguments.items() if entry.default is entry.empty]
-    wanting = [name for name in wanting if name not in batch]
-    if hook is None or hook.label != "loss" or wanting:
+    required = [names[name] for name, entry in arguments.items() if entry.default is entry.empty]
+    missing = [name for name in required if name not in batch]
+    if hook is None or hook.label != "loss" or missing:
         return {}
     metrics: dict[str, Histogram] = {}
 
@@ -138,7 +138,7 @@ def _tensors_in(output: Any) -> list[Tensor]:
 
 
 def _of_actions(parts: list[tuple[Any, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Yield mean and deviation of each number of actions, and the share of each choice; parts: rows [n, numbers]."""
+    """Yield mean and deviation of each continuous dimension, and each choice's share; parts: rows [n, numbers]."""
     number = 0
     for leaf, rows in parts:
         for index, column in enumerate(rows.unbind(-1), start=number):
@@ -155,8 +155,8 @@ def _of_actions(parts: list[tuple[Any, Tensor]]) -> Iterator[tuple[str, Tensor]]
 def noise_scale(optimizer: torch.optim.Optimizer, rows: int) -> Tensor | None:
     """Return the gradient noise scale tr(Σ) / |G|², equation 2.9 of McCandlish et al. 2018 (arXiv 1812.06162).
 
-    Batches well below it have gradients that are mostly noise. Adam's averages of gradients and of their squares take
-    the place of gradients of two batch sizes. NaN where these averages cannot tell the gradient from noise.
+    Gradients of batches well below it are mostly noise. Adam's averages of gradients and of their squares replace
+    gradients of two batch sizes. NaN where these averages cannot separate the gradient from noise.
 
     Args:
         optimizer: others than Adam and AdamW give None.

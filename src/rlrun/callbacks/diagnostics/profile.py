@@ -13,14 +13,14 @@ from rlrun.training.callback import Callback
 
 
 class Profile(Callback):
-    """Write one trace of some updates, with all collecting between them, to `trace.json` of the run.
+    """Write one trace of some updates, and of the collecting between them, to `trace.json` of the run.
 
-    chrome://tracing, Perfetto and TensorBoard open it. These updates are slower. A run that ends before the last of
-    them writes what there is.
+    chrome://tracing, Perfetto and TensorBoard open it. These updates are slower. A run that ends early writes the
+    trace so far.
 
     Args:
-        first: update, from 1.
-        last: update, included.
+        first: first update, counted from 1.
+        last: last update, included.
 
     Raises:
         ConfigError: the last comes before the first.

@@ -1,4 +1,4 @@
-"""Periodic validation by held-out data: learning that is judged without returns."""
+"""Periodic validation by held-out data, for learning that has no returns."""
 
 import inspect
 import math
@@ -32,24 +32,24 @@ OUTPUT = "output"
 
 
 class Validation(Callback):
-    """Judge networks by held-out data every so many environment steps, and once at the end.
+    """Evaluate networks on held-out data periodically, and once at the end.
 
     Every validation reads all rows in their order, without gradients, in evaluation mode. Adaptors learn and draw
     nothing. Random generators and modes are restored, so training is the same without it.
 
-    A metric is a function that asks for columns by the names of its arguments, and for `output`, what the network
-    returns. It returns a value of each row, [B, …]. Its method `reduce`, if it has one, makes a number of the values of
-    all rows [N, …]; else that is their mean. A `LossCallback` stands for its loss.
+    A metric is a function whose arguments name columns, or `output`, the network's output. It returns a value of each
+    row, [B, …]. Its method `reduce`, if it has one, makes one number of all rows [N, …]; the default is their mean.
+    A `LossCallback` stands for its loss.
 
     Args:
         loader: of the held-out data.
         metrics: by name; they are logged as `validation/NAME`.
-        objective: the metric that judges: for the best checkpoint, `stop.validation` and searches.
+        objective: the metric for the best checkpoint, `stop.validation` and searches.
         direction: of the objective.
         every: environment steps (updates, where there is no collector); 0 or None = never, not even at the end.
-        network: what makes `output`; None = no metric asks for it.
-        input: the column that the network gets; or several, by the names that it knows them by.
-        seed: of what networks draw; each validation draws the same.
+        network: returns `output`; None = no metric asks for it.
+        input: the column that the network gets; or several, by the network's names for them.
+        seed: of the networks' random numbers; each validation draws the same.
         logger: gets `validation/…` at once.
         checkpointer: keeps the best.
 
@@ -142,7 +142,7 @@ class Validation(Callback):
 
     @torch.no_grad()
     def measure(self, network: Callable[[Tree], Any] | None = None) -> dict[str, float]:
-        """Return each metric of the networks as they are, the objective first; `network` takes the place of the own."""
+        """Return each metric of the current networks, the objective first; `network` replaces the own one."""
         network = self.network if network is None else network
         values: dict[str, list[Tensor]] = {name: [] for name in self.functions}
         with restored_generators(), evaluation_mode(*self._networks()):
@@ -155,7 +155,7 @@ class Validation(Callback):
         return {self.objective: results[self.objective], **results}
 
     def rows(self, batch: Batch) -> Tree:
-        """Return what the network gets of a batch."""
+        """Return the network's input in a batch."""
         if isinstance(self.input, str):
             return batch[self.input]
         return {name: batch[column] for name, column in self.input.items()}
@@ -171,7 +171,7 @@ class Validation(Callback):
         return values
 
     def _networks(self) -> list[Any]:
-        """Return what may have modes: the network, and what metrics hold."""
+        """Return the parts that may have an evaluation mode: the network, and attributes of metrics."""
         parts = [
             (metric, *getattr(metric, "__dict__", {}).values(), *getattr(metric, "keywords", {}).values())
             for metric in self.functions.values()
@@ -225,16 +225,16 @@ def _require(place: str, columns: list[str], known: tuple[str, ...]) -> None:
 
 
 class Auroc:
-    """The mean over classes of the area under the curve of true over false positives, each class against the others.
+    """The mean over classes of the area under the ROC curve, each class against the others.
 
-    Of two classes it is the same for both. Classes that no row has are left out.
+    Both of two classes have the same area. Classes without a row are left out.
     """
 
     def __call__(self, output: Tensor, label: Tensor) -> Tensor:
         """Return the log-odds of each class and the label, [B, K + 1]; probabilities near 1 would be equal."""
         scores = output.double()
         log_prob, best = scores.log_softmax(-1), scores.argmax(-1, keepdim=True)
-        odds = log_prob - torch.log1p(-log_prob.exp())  # of the best class, which alone can be near 1, by the others
+        odds = log_prob - torch.log1p(-log_prob.exp())  # inexact for the best class alone, as it may be near 1
         of_best = scores.gather(-1, best) - scores.scatter(-1, best, -math.inf).logsumexp(-1, keepdim=True)
         return torch.cat([odds.scatter(-1, best, of_best), label.unsqueeze(-1).double()], -1)
 
@@ -246,10 +246,10 @@ class Auroc:
 
 
 class SquaredError:
-    """The mean square [B] of what the numbers of a column are off; pixels are numbers from 0 to 1.
+    """The mean squared error [B] over the numbers of a column; pixels are numbers from 0 to 1.
 
     Args:
-        space: of the column `observation`, or of the one that `_inputs_` names in its place.
+        space: of the column `observation`, or of its replacement in `_inputs_`.
     """
 
     inputs: Mapping[str, str] = {}

@@ -22,12 +22,12 @@ from rlrun.training.callback import Callback
 
 
 class ValueBias(Callback):
-    """Evaluate the frozen agent periodically, and compare its critics with the returns from each step on.
+    """Evaluate the frozen agent periodically, and compare its critics with the return from each step.
 
     The bias is the smallest Q(s, a) of the critics minus the discounted sum of the rewards that follow (Fujimoto et al.
     2018, arXiv 1802.09477, section 4). The value of the last step stands for the rest of an episode that is cut off, so
     that step has no bias. Soft values contain entropy: compare their bias between runs, not with zero. Rewards are
-    changed by the adaptors of the table, as in learning.
+    changed by the adaptors of the table, as in updates.
 
     Args:
         env: evaluated in a copy; training's own envs are never touched.
@@ -63,7 +63,7 @@ class ValueBias(Callback):
         logger: Logger,
     ) -> None:
         if env.spaces.rewards:
-            raise ConfigError("value_bias: one number a step is compared, and this environment's rewards have several")
+            raise ConfigError("value_bias: it compares one reward a step, and this environment's rewards have several")
         if every < 1 or episodes < 1:
             raise ConfigError("value_bias: every and episodes must be at least 1")
         self.env = env
@@ -89,16 +89,16 @@ class ValueBias(Callback):
         self._loss = losses[0]
         own, codec = ActionCodec(self.env.spaces), self._loss.codec
         if isinstance(self.env, EnvById):
-            raise WiringError(f"callbacks.{self.name}: agents known by an id have no episodes to follow one by one")
+            raise WiringError(f"callbacks.{self.name}: it follows single episodes, which agents known by an id lack")
         if getattr(self.agent, "recurrent", False) or (codec.continuous, codec.width) != (own.continuous, own.width):
             raise WiringError(
-                f"callbacks.{self.name}: critics are asked about an observation and an action, and these want more"
+                f"callbacks.{self.name}: critics must have an observation and an action as inputs, and these need more"
             )
         for adaptor in self.rewards:
             if not isinstance(adaptor, PerStep):
                 raise WiringError(
-                    f"callbacks.{self.name}: values of what {type(adaptor).__name__} adds to rewards cannot be "
-                    "compared, for no episode pays it"
+                    f"callbacks.{self.name}: {type(adaptor).__name__} adds rewards that no evaluated episode has, so "
+                    "values and returns cannot be compared"
                 )
         self._abandon = getattr(callbacks.get("interrupt"), "check", None)
 

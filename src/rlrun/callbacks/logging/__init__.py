@@ -1,1 +1,1 @@
-"""The logger, and the sinks that its records go to."""
+"""The logger, and the sinks of its records."""

@@ -44,10 +44,10 @@ class Logger(Callback):
         sinks: where records go.
         every: environment steps (updates, where there is no collector); 0 or None = only at the end.
         offline: updates before the first environment step; every so many of them, and the last, count as well.
-        axis: that of `sinks`, a key of records; with `samples`, records have the rows of all batches so far.
+        axis: of `sinks`, a key of records; with `samples`, records count the rows of all batches so far.
 
     Attributes:
-        samples: rows of all batches, if they are the axis.
+        samples: rows of all batches so far, if they are the axis.
         approximate: why `metrics.jsonl` lacks records from before a resume, or None.
     """
 
@@ -76,7 +76,7 @@ class Logger(Callback):
         self._windows = Windows()  # of metrics that no hook returned
         self._saved: dict[str, Any] = {}  # windows of the callbacks in a checkpoint
         self._shown: dict[str, Any] = {}  # the newest image, video or text of each name
-        self._left_out: set[str] = set()  # names of what is no metric
+        self._left_out: set[str] = set()  # names of invalid metrics
         self._doubled: set[str] = set()  # names of metrics that two callbacks have
         self._group_updates: Mapping[str, int] = {}  # the trainer's own
         self._spent = Spent()
@@ -136,7 +136,7 @@ class Logger(Callback):
             step: environment step; None without a collector.
             update: gradient update.
             metrics: by full name.
-            counted: False: a resumed run forgets them.
+            counted: False = a resumed run forgets them.
 
         Raises:
             RlrunError: the metrics file cannot be written.
@@ -200,7 +200,7 @@ class Logger(Callback):
         return {"env_steps": step or 0, "updates": update, "seconds": self.seconds, **samples}
 
     def _values(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return metrics as records have them; leave out what is none, and images and the like of before."""
+        """Return the values of metrics for a record, without invalid ones and media that were logged before."""
         media = {name: value for name, value in metrics.items() if isinstance(value, MEDIA)}
         repeated = {name for name, value in media.items() if self._shown.get(name) is value}
         self._shown |= media
@@ -255,19 +255,19 @@ class Logger(Callback):
         self._records, self._newest = state["records"], state["newest"]
         self._pending, self._open = (
             unpacked(record) if (record := state.get(name)) else None for name in ("pending", "open")
-        )  # states of before had none
+        )  # earlier states have none
         self.samples = state.get("samples", 0)
         self._windows.load_state_dict(state.get("windows", {}))
         self._saved = state.get("callbacks", {})
         for windows in self._saved.values():
-            Windows().load_state_dict(windows)  # which names what is damaged now, and not when training begins
+            Windows().load_state_dict(windows)  # refuses a damaged state now, before training begins
         for record in filter(None, (self._pending, self._open)):
             axis_of(record, self.offline, self.axis)
         self._due = self._after(self._last)
 
 
 def works(sink: Sink, call: Callable[[], None]) -> bool:
-    """Call a sink; return False, after a warning, if it raises: it gets nothing more.
+    """Call a sink; if it raises, warn, and return False: the caller drops it.
 
     Raises:
         RlrunError: the run cannot go on without this sink.

@@ -26,11 +26,11 @@ BATCH = 1000  # metrics that MLflow takes at once
 class Mlflow(Tracker):
     """MLflow, by default the database `mlflow/mlflow.db` of the run.
 
-    MLflow forgets nothing: after a resume, records that it has already are not written again. A histogram is its
-    quantiles. Usage is not reported.
+    After a resume, records that MLflow already has are not written again. A histogram is its quantiles. Usage is not
+    reported.
 
     Args:
-        experiment: that the run is part of.
+        experiment: of the run.
         name: of the run; its overrides and its seed unless given.
         uri: of a server or a database; the variable MLFLOW_TRACKING_URI unless given, else the run's own.
     """
@@ -52,7 +52,7 @@ class Mlflow(Tracker):
         self._mlflow: Any = mlflow
         self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
         self._experiment, self._name = experiment, name
-        self.note = "id" if self._uri else "local_id"  # one of a service survives an upload, and the other way round
+        self.note = "id" if self._uri else "local_id"  # so an upload keeps the id of the run's own database
         self._client: Any = None
         self._id = ""
 
@@ -63,7 +63,7 @@ class Mlflow(Tracker):
         self._client = self._mlflow.MlflowClient(tracking_uri=uri)
         note, make = run.mlflow / self.note, partial(self._create, titles(run, config)[1])
         self._id = kept_id(note, make)
-        if not self._knows(self._id):  # it is of another place, as after `rlrun upload` to one
+        if not self._knows(self._id):  # the id is of another server, as after `rlrun upload`
             note.unlink()
             self._id = kept_id(note, make)
         self._client.update_run(self._id, status="RUNNING")

@@ -1,4 +1,4 @@
-"""Records of metrics, what receives them, and what services are given of a run: names and numbers."""
+"""Records of metrics, the sinks that receive them, and a run's names at services."""
 
 import re
 from abc import ABC, abstractmethod
@@ -12,12 +12,12 @@ from rlrun.core.typing import Array
 from rlrun.runs.directory import RunDir
 from rlrun.training.metrics import Video
 
-LETTERS = 128  # in a name or a group of W&B
+LETTERS = 128  # longest name of a run or a group of W&B
 Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
 
 
 def axis_of(record: Mapping[str, Any], offline: int = 0, axis: str = "env_steps") -> int:
-    """Return a record's place on an axis; that of environment steps is updates where there are no steps.
+    """Return a record's place on an axis; without environment steps their axis counts updates.
 
     offline: updates before the first environment step, which comes after them.
     """
@@ -32,7 +32,7 @@ def position(record: Mapping[str, Any]) -> float:
 
 
 class Sink(ABC):
-    """Receives records: `write` and `close` are all that one needs.
+    """Receives records; a subclass defines `write`, and `close` if it has to finish.
 
     media: records have `Distribution`, `Image`, `Video` and `Text` as well; otherwise numbers alone.
     writes_files: it is left out of a run without a directory.
@@ -93,7 +93,7 @@ def noted(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def titles(run: RunDir, config: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what a run's group and the run are called at a service: its overrides, and those with its seed."""
+    """Return the names of a run's group and of the run at a service: its overrides, and those with its seed."""
     group = " ".join(override for override in run.read_overrides() if not override.startswith(("seed=", "logger=")))
     return group[:LETTERS], f"{group[: LETTERS - 10]} s{config.get('seed')}" if group else run.path.name
 

@@ -85,12 +85,12 @@ class Jsonl(Sink):
 
 
 class Terminal(Sink):
-    """One live line on a terminal; elsewhere plain lines at an interval. Both on standard error, never wrapped.
+    """One live line on a terminal, plain lines at an interval elsewhere; on standard error, never wrapped.
 
     Args:
         total: environment steps (updates, without an environment) of the whole run.
         offline: updates before the first environment step; until then a line counts these.
-        seconds: between plain lines, at least.
+        seconds: least time between plain lines.
         stream: standard error unless given.
     """
 
@@ -168,7 +168,7 @@ SINKS: dict[str, type[Any]] = {
 def make_sinks(
     names: Iterable[Any] | None = None, *, total: int | None = None, offline: int = 0, axis: str = "env_steps"
 ) -> list[Sink]:
-    """Return the sinks of the config's `logger` list; `jsonl` is among them always, and first.
+    """Return the sinks of the config's `logger` list; `jsonl` is always the first.
 
     Args:
         names: each a name, a mapping of one name to its arguments, or a sink.
@@ -193,7 +193,7 @@ def make_sinks(
             name, arguments = str(entry), {}
         if not isinstance(entry, str | Mapping):
             kind = f"a {type(entry).__module__}.{type(entry).__qualname__}"
-            raise ConfigError(f"logger: {kind} is no sink; derive it from rlrun.callbacks.Sink (docs/metrics.md)")
+            raise ConfigError(f"logger: {kind} is not a sink; derive it from rlrun.callbacks.Sink (docs/metrics.md)")
         if name not in SINKS:
             raise ConfigError(f"logger '{name}' is unknown; there are {', '.join(SINKS)}{did_you_mean(name, SINKS)}")
         wanted[name] = {**({"total": total, "offline": offline} if name == "terminal" else {}), **(arguments or {})}

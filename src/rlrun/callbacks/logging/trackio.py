@@ -16,8 +16,8 @@ from rlrun.runs.directory import RunDir
 class Trackio(Tracker):
     """trackio: all runs of the user in one folder, TRACKIO_DIR, which `trackio show` displays.
 
-    trackio forgets nothing: after a resume, records that it has already are not written again. Nothing leaves the
-    machine before `trackio sync`.
+    After a resume, records that trackio already has are not written again. Nothing leaves the machine before
+    `trackio sync`.
 
     Args:
         project: in trackio.
@@ -44,7 +44,7 @@ class Trackio(Tracker):
         names = {record["id"]: record["name"] for record in SQLiteStorage.get_run_records(self._project)}
         name = names.get(id) or (self._name or name)
         known = SQLiteStorage.get_logs(self._project, name, run_id=id)
-        SQLiteStorage.init_db(self._project)  # raises what trackio would only warn of later
+        SQLiteStorage.init_db(self._project)  # raises errors that later would only be trackio's warnings
         self.newest = max(map(position, known), default=-1.0)
         self._session = Run(
             None, self._project, None, name=name, run_id=id, group=self._group or group or None, config=dict(config)
@@ -55,5 +55,5 @@ class Trackio(Tracker):
         self._session.log(record, step=at)
 
     def close(self, failed: bool = False) -> None:
-        with redirect_stdout(StringIO()):  # where it says that it is at work
+        with redirect_stdout(StringIO()):  # it prints its progress
             self._session.finish()

@@ -30,7 +30,7 @@ class Wandb(Tracker):
     """Weights & Biases, by default offline; files are in the run's `wandb/`.
 
     An active wandb run of this process stays active.
-    No code is stored. Git is not called, as it runs programs that a repository names: the manifest has the commit.
+    No code is stored. Git is not called, as it runs programs that a repository names; the manifest has the commit.
 
     Args:
         project: on the server.

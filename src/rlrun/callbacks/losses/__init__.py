@@ -1,1 +1,1 @@
-"""Losses, the targets that they learn, and weights of their terms."""
+"""Losses, their targets, and weights of their terms."""

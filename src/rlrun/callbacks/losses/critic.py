@@ -1,4 +1,4 @@
-"""The loss of critics, the scale of its targets, and priorities by its errors."""
+"""The loss of critics, the scale of its targets, and priorities from its errors."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ from rlrun.training.wiring import DataGroup
 
 
 class CriticLoss(LossCallback):
-    """The distance between the values of members and the common target, summed over members.
+    """The distance between each member's values and their common target, summed over members.
 
     Args:
         network: the critics.
@@ -28,7 +28,7 @@ class CriticLoss(LossCallback):
         distance: function of values and targets in its place, such as `torch.nn.SmoothL1Loss(reduction="none")`.
 
     Raises:
-        ConfigError: the function is none of each entry, or the value head learns by classification.
+        ConfigError: the function does not return a distance for each entry, or the value head learns by classification.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class CriticLoss(LossCallback):
         self._raw_output, self.value_head = value_head_of(network)
         require_distance(distance, huber)
         if distance is not None and isinstance(self.value_head, Bins):
-            raise ConfigError("distance: bins are learned by classification, which has none; remove one")
+            raise ConfigError("distance: bins are learned by classification, without a distance; remove one")
         self.huber, self.distance = huber, distance
 
     @property
     def measure(self) -> dict[str, Any]:
-        """How far values and targets lie apart, as arguments of `rlrun.ops.distance`."""
+        """The distance of values and targets, as arguments of `rlrun.ops.distance`."""
         return {"huber": self.huber, "by": self.distance}
 
     def loss(self, observation: Tree, action: Tree, q_target: Tensor, target_scale: Tensor | None = None) -> LossResult:
@@ -66,23 +66,23 @@ class CriticLoss(LossCallback):
         return elements, outputs, metrics
 
     def raw_output(self, observation: Tree, c: Tensor | None) -> Tensor:
-        """Return the output of members, in numbers of `value_head`: [M, B], or [M, B, K] of each choice."""
+        """Return the members' raw outputs, which `value_head` decodes: [M, B], or [M, B, K] of each choice."""
         return self._raw_output(observation, c)
 
     @torch.no_grad()
     def errors(
         self, elements: Tensor, output: Tensor, q_target: Tensor, target_scale: Tensor | None
     ) -> dict[str, Tensor]:
-        """Return `td_error` [B], if it is asked for: the error that gives this loss if all members have it.
+        """Return `td_error` [B]: the absolute error that, common to all members, has this loss.
 
-        For distributions and distances of one's own it is that of their means, averaged over members.
+        For distributions and a custom distance it is the error of their means, averaged over members.
         """
         plain = isinstance(self.value_head, Numbers) and not isinstance(self.value_head, RewardQuantiles)
         if plain and self.distance is None:
             error = ops.error_size(elements.detach() / len(output), huber=self.huber)
             return {"td_error": error if target_scale is None else error / target_scale}
         mean = self.value_head.mean(output)  # [M, B], or [M, R, B] of several rewards
-        target = q_target if q_target.dim() == mean.dim() - 1 else q_target.mean(-1)  # of a distribution its mean
+        target = q_target if q_target.dim() == mean.dim() - 1 else q_target.mean(-1)  # the mean of a distribution
         if mean.dim() > elements.dim() + 1:
             return {"td_error": (mean - target.movedim(-1, 0)).abs().mean((0, 1))}
         return {"td_error": (mean - target).abs().mean(0)}
@@ -102,12 +102,12 @@ def scaled(output: Tensor, q_target: Tensor, target_scale: Tensor | None) -> tup
 class TargetScale(Callback):
     """Divide values and targets by the running deviation of targets, in a loss of critics.
 
-    So the size of updates does not depend on that of rewards, and a Huber loss's threshold is in deviations.
+    The size of updates is then independent of that of rewards, and a Huber loss's threshold is in deviations.
     Values stay in the units of rewards.
 
     Args:
         loss: of the critics.
-        speed: of the running statistics: of T updates the one at time t weighs as (t / T) ** (speed - 1).
+        speed: of the running statistics: after T updates, update t has the weight (t / T) ** (speed - 1).
         data_group: of the critics.
 
     Raises:
@@ -163,11 +163,11 @@ class PriorityFeedback(Callback):
     """Give a table the absolute TD error of every element of its batch, after each update.
 
     These are the priorities of proportional replay (Schaul et al., arXiv 1511.05952). They are computed from the
-    elements' losses before weights and means. They reach the rows of this data group's batch, whoever else samples from
-    the table.
+    elements' losses before weights and means. They go to the rows of this data group's batch, even if other data groups
+    sample from the table.
 
     Args:
-        table: where batches of the data group come from.
+        table: the source of the data group's batches.
         loss: name of a loss callback; None = the first loss of the data group.
         data_group: of the batches.
     """
@@ -218,13 +218,13 @@ class PriorityFeedback(Callback):
         if elements.ndim == 0:
             raise RlrunError(
                 f"callbacks.{self.name}: the loss of callbacks.{source.name} is one number a batch; "
-                "priorities want one for each element"
+                "priorities need one for each element"
             )
         sample = batches[self.data_group or ""].sample
         if not isinstance(sample, Sample) or any(table not in self._tables for table, _ in sample.parts):
             raise RlrunError(
-                f"callbacks.{self.name}.table: a batch of data group '{self.data_group}' is no sample of this table; "
-                "wanted the table of its loader, and a loader that samples"
+                f"callbacks.{self.name}.table: batches of data group '{self.data_group}' are not sampled from this "
+                "table; wanted the table of its loader, and a loader that samples"
             )
         sample.feedback(elements)
         group = "" if self.data_group == "default" else f"_{self.data_group}"

@@ -1,4 +1,4 @@
-"""Diagnostics of what a loss does to its network: rates, sizes of steps, idle units, and the check of its numbers.
+"""Diagnostics of a loss: learning rates, sizes of steps, dead units, and a check for finite numbers.
 
 Metrics use the gradients and optimizer states of the newest update. Reading them runs no network and draws no number.
 """
@@ -13,23 +13,23 @@ from rlrun.compile.several import kinds_of
 from rlrun.core.errors import DataError
 from rlrun.nn.ensemble import Ensemble, StackedLinear
 
-LOOKED_AT = 256  # losses of so many updates are checked together, unless metrics are read before
+CHECKED_TOGETHER = 256  # updates whose losses are checked at once, unless metrics are read before
 DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BETWEEN = (nn.Dropout, nn.LayerNorm, nn.BatchNorm1d, nn.GroupNorm)  # may stand between a layer and its activation
 ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 
 
 class Diagnostics:
-    """How the newest step of a network's optimizer went.
+    """Diagnostics of the newest step of a network's optimizer.
 
     Args:
         network: is trained.
         optimizer: that steps it; None = nothing is trained.
-        others: other losses train it, too, and may overwrite gradients before metrics are read: it has none.
+        others: other losses train it, too, and may overwrite gradients before metrics are read; so it has no metrics.
 
     Attributes:
-        layers: hidden ones, whose units are counted.
-        gradients: of their weights; None = those that these hold.
+        layers: hidden layers, whose units are counted.
+        gradients: of their weights; None = the weights' `grad`.
     """
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer | None, *, others: bool) -> None:
@@ -38,7 +38,7 @@ class Diagnostics:
         self.gradients: Sequence[Tensor | None] | None = None
 
     def metrics(self, name: str) -> dict[str, Tensor]:
-        """Return `update_ratio` and `dead_units` of a loss of this name, where they mean something."""
+        """Return `update_ratio` and `dead_units` of a loss of this name, where they are defined."""
         if self.optimizer is None:
             return {}
         vitals = {"update_ratio": update_ratio(self.optimizer), "dead_units": dead_units(self.layers, self.gradients)}
@@ -46,7 +46,7 @@ class Diagnostics:
 
 
 class FiniteCheck:
-    """The losses of the newest updates, which are looked at together: so no update waits for a number."""
+    """Check that losses are finite, those of many updates at once, so no update waits for the device."""
 
     def __init__(self) -> None:
         self._losses = torch.empty(0)
@@ -54,23 +54,23 @@ class FiniteCheck:
         self._count = 0
 
     def add(self, loss: Tensor) -> bool:
-        """Note the loss of an update; return True if it is time to look at them."""
+        """Store the loss of an update; return True if it is time to check them."""
         if not self._places:
-            self._losses = torch.zeros(LOOKED_AT, device=loss.device)
+            self._losses = torch.zeros(CHECKED_TOGETHER, device=loss.device)
             self._places = self._losses.unbind()
         self._places[self._count].copy_(loss)  # single tensors would fragment the heap
         self._count += 1
-        return self._count == LOOKED_AT
+        return self._count == CHECKED_TOGETHER
 
     def require(self, name: str, updates: int) -> None:
         """Refuse losses that are not finite.
 
         Args:
             name: of the callback.
-            updates: that it has made, the newest one included.
+            updates: number of its updates, the newest one included.
 
         Raises:
-            DataError: with the first such update.
+            DataError: naming the first such update.
         """
         losses, self._count = self._losses[: self._count], 0
         finite = losses.isfinite().tolist()
@@ -123,8 +123,8 @@ def dead_units(layers: Sequence[nn.Module], gradients: Sequence[Tensor | None] |
 
     Such a unit is a rectifier that is off, or a saturated tanh, for every row of the batch.
 
-    layers: hidden ones, as `hidden_layers` finds them.
-    gradients: of their weights; None = those that these hold.
+    layers: from `hidden_layers`.
+    gradients: of their weights; None = the weights' `grad`.
     """
     if gradients is None:
         gradients = [layer.weight.grad if isinstance(layer.weight, Tensor) else None for layer in layers]

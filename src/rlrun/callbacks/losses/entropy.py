@@ -2,7 +2,7 @@
 
 Both forms provide `entropy_weight` [parts], one for the continuous and one for the discrete part of an action, or one
 for each leaf (`rlrun.nn.ActionCodec.names`). They read the resulting entropy from `policy_entropy` [..., parts]. The
-losses of A2C, PPO, IQL and cloning add -weight · entropy; that of SAC and its kin takes the weight as temperature.
+losses of A2C, PPO, IQL and cloning add -weight · entropy; SAC and its variants use the weight as temperature.
 """
 
 import math
@@ -46,16 +46,16 @@ class EntropyWeight(nn.Module):
 class EntropyTarget(Callback):
     """Hold the entropy of each part at its target, in stages (ALF's `EntropyTarget`).
 
-    stage -2 - window … -3: the largest entropy is estimated by the first means, unless it is given.
+    stage -2 - window … -3: the largest entropy is estimated from the first means, unless it is given.
     stage -2: α falls very slowly, or rises by half as much while the entropy falls, until that is below its largest.
-    stage -1: α stays, until the entropy has come below the target.
+    stage -1: α is constant, until the entropy is below the target.
     stages 0 and 1, below and above the target: α rises while the entropy falls and falls while it rises, at half the
-    rate where the entropy is on its way to the target. The rate shrinks by a tenth at each crossing; it is fast again
-    once the entropy of an update is below half its target (below twice a negative one).
+    rate where the entropy moves towards the target. The rate shrinks by a tenth at each crossing; it is fast again once
+    the entropy of an update is below half its target (below twice a negative one).
 
     Args:
         spaces: of the environment.
-        target: see `Targets`; of `min_prob`.
+        target: see `Targets`; None = from `min_prob`.
         min_prob: see `Targets`.
         largest: entropy of an untrained policy in nats, for every part or by part; None = a fifth below the first
             means.
@@ -63,7 +63,7 @@ class EntropyTarget(Callback):
         smallest: lower bound of α; 0 = none.
         free: begin with the stages below 0.
         rates: of log α: very slow, slow, fast.
-        window: updates whose mean counts.
+        window: number of updates in the mean entropy.
         leaves: the parts are the leaves of the action, each with a weight and a target of its own.
         data_group: of the updates that are counted.
 
@@ -157,14 +157,14 @@ class EntropyTarget(Callback):
 class SGDEntropyTarget(LossCallback):
     """Hold the entropy of each part at its target by gradient steps on log α, as soft actor-critic does.
 
-    The entropy is the mean of all valid rows of a batch, whatever the weights of their losses.
+    The entropy is the mean over all valid rows of a batch, without the weights of their losses.
 
     Args:
         network: α.
         spaces: of the environment.
-        target: see `Targets`; of `min_prob`.
+        target: see `Targets`; None = from `min_prob`.
         min_prob: see `Targets`.
-        window: updates whose mean entropy counts.
+        window: number of updates in the mean entropy.
     """
 
     provides = ("entropy_weight", "entropy_target")
@@ -222,7 +222,7 @@ def _list(values: Tensor) -> str:
 
 
 class Targets:
-    """The target of each part in nats, at any time.
+    """The target entropy of each part in nats, as a function of time.
 
     Args:
         spaces: of the environment.
@@ -249,22 +249,22 @@ class Targets:
         self.value = torch.tensor(self._newest)  # [parts]
 
     def at(self, step: int) -> None:
-        """Set the targets to those of a time."""
+        """Set the targets to those of an environment step."""
         now = [function(step) for function in self._functions]
         if now != self._newest:
             self._newest, self.value = now, torch.tensor(now, device=self.value.device)
 
 
 class Average(nn.Module):
-    """The mean of the newest entropies [parts], and the one before it.
+    """The mean of the newest entropies [parts].
 
     Args:
-        window: how many.
+        window: number of entropies in the mean.
         parts: of an action.
     """
 
     recent: Tensor  # [window, parts]
-    updates: Tensor  # how many there were
+    updates: Tensor  # number of entropies so far
 
     def __init__(self, window: int, parts: int) -> None:
         if window < 1:
@@ -279,17 +279,17 @@ class Average(nn.Module):
         return self.mean(self.recent, self.updates)
 
     def mean(self, recent: Tensor, updates: Tensor) -> Tensor:
-        """Return the mean [parts] of the rows that so many updates have filled."""
+        """Return the mean [parts] of the rows of `recent` that these updates have filled."""
         known = torch.arange(len(recent)) < updates.clamp(min=1)
         return (recent * known.unsqueeze(-1)).sum(0) / known.sum()
 
     def after(self, entropy: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `recent` and `updates` with entropies [parts] added; nothing is changed."""
+        """Return copies of `recent` and `updates` with entropies [parts] added."""
         newest = torch.arange(len(self.recent)) == self.updates % len(self.recent)
         return torch.where(newest.unsqueeze(-1), entropy.to(self.recent), self.recent), self.updates + 1
 
     def update(self, entropy: Tensor) -> tuple[Tensor, Tensor]:
-        """Add entropies [parts]; return the mean before and the mean now, which are equal at the first update."""
+        """Add entropies [parts]; return the earlier and the new mean, which are equal at the first update."""
         before, first = self.value, not self.updates
         self.recent, self.updates = self.after(entropy)
         now = self.value
@@ -307,7 +307,7 @@ def by_part(value: Any, kinds: Sequence[str], place: str) -> list[Any]:
     """Return the value of each part: one value for all, or by name.
 
     Raises:
-        ConfigError: no action has a part of some name.
+        ConfigError: the action has no part of some name.
     """
     if not isinstance(value, Mapping):
         return [value for _ in kinds]

@@ -1,4 +1,4 @@
-"""Several losses as terms of one: one backward pass, and one step of one optimizer."""
+"""A weighted sum of losses: one backward pass, and one step of one optimizer."""
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter
@@ -21,19 +21,19 @@ class JointLoss(LossCallback):
 
         L = Σ_k w_k mean(L_k)
 
-    The gradient of each term reaches the networks of all terms. A term reads what earlier terms provide, with its
-    gradient; other callbacks read it without. Names of parameters begin with the name of their term, for the groups of
+    The gradient of each term reaches the networks of all terms. A term reads outputs of earlier terms with their
+    gradients; other callbacks get them detached. Names of parameters begin with their term's name, for the groups of
     `rlrun.nn.grouped`. Priorities are the errors of the first term. The loss of each term is logged under its name.
 
     Args:
         optimizer: a partial, completed with the parameters of all networks.
         terms: losses by name, each with `optimizer: null`; `data_group`, clipping and the like are settings of the sum.
             A schedule of the first term is that of the sum, if it has none.
-        loss_weight: of terms, by name; others have 1, times their own. A number is that of the sum.
+        loss_weight: of terms, by name (default 1), times each term's own. A number is the weight of the sum.
         options: of `LossCallback`.
 
     Raises:
-        ConfigError: a term is no loss, has an optimizer, a pace or hooks of its own, or a weight is of no term.
+        ConfigError: a term is not a loss, has an optimizer, a pace or hooks of its own, or a weight names no term.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class JointLoss(LossCallback):
         **options: Any,
     ) -> None:
         self.terms: dict[str, LossCallback] = dict(terms)  # type: ignore[assignment]
-        self.term = SimpleNamespace(**self.terms)  # where paths of buffers begin
+        self.term = SimpleNamespace(**self.terms)  # the root of paths of buffers
         for position, (name, term) in enumerate(self.terms.items()):
             _check(name, term, scheduled=position == 0)
             term.name = name
@@ -63,8 +63,8 @@ class JointLoss(LossCallback):
         options["schedule"] = options.get("schedule") or self._first.schedule
         super().__init__(nn.ModuleDict({name: term.network for name, term in self.terms.items()}), optimizer, **options)
         self.provides = tuple(dict.fromkeys(name for term in self.terms.values() for name in term.provides))
-        self._reads: dict[str, list[tuple[str, str]]] = {}  # term -> (argument, name that is read for it)
-        self._wanted: dict[str, bool] = {}  # names that terms read of the batch: whether one of them cannot do without
+        self._reads: dict[str, list[tuple[str, str]]] = {}  # term -> (argument, its name in the batch)
+        self._wanted: dict[str, bool] = {}  # names that terms read from the batch -> whether a term requires them
         provided: set[str] = set()
         for name, term in self.terms.items():
             arguments = Callback.hook_of(term.loss, "loss").arguments
@@ -77,7 +77,7 @@ class JointLoss(LossCallback):
         self._required = [name for name, needed in self._wanted.items() if needed]
 
     def loss(self, *values: Any, **optional: Any) -> LossResult:
-        """Return the weighted sum, a scalar; values: of required arguments, in their order, unless they have names."""
+        """Return the weighted sum, a scalar; values: of required arguments, in order, if they are not keywords."""
         inputs = dict(zip(self._required, values, strict=bool(values))) | optional
         weight = inputs.get("weight")
         total: Any = 0.0
@@ -100,7 +100,7 @@ class JointLoss(LossCallback):
 
     @property
     def watched(self) -> bool:  # type: ignore[override]
-        """True if somebody reads `elements`, here the errors of the first term."""
+        """True if a callback reads `elements`, here the errors of the first term."""
         return self._first.watched
 
     @watched.setter
@@ -127,16 +127,16 @@ class JointLoss(LossCallback):
 
 
 def with_terms(callback: Callback) -> list[Callback]:
-    """Return a callback, and the terms behind it if it is a joint loss."""
+    """Return a callback, followed by its terms if it is a joint loss."""
     return [callback, *(callback.terms.values() if isinstance(callback, JointLoss) else ())]
 
 
 def replaced(callbacks: Mapping[str, Callback | None], *, by: Mapping[str, Callback]) -> dict[str, Callback | None]:
-    """Return callbacks in their order, some of them replaced: a loss by a joint one of which it is a term.
+    """Return callbacks in their order, some of them replaced, such as a loss by the joint loss that contains it.
 
     Args:
         callbacks: by name.
-        by: what takes the place of some, by their names.
+        by: the replacements, by the names of the callbacks they replace.
 
     Raises:
         ConfigError: there is no callback of such a name.
@@ -148,7 +148,7 @@ def replaced(callbacks: Mapping[str, Callback | None], *, by: Mapping[str, Callb
 
 
 def _check(name: str, term: Any, *, scheduled: bool) -> None:
-    """Refuse a term that is no loss, or that has what belongs to the sum; scheduled: it may have a schedule."""
+    """Refuse a term that is not a loss, or has settings of the joint loss; scheduled: it may have a schedule."""
     place = f"terms.{name}"
     if not isinstance(term, LossCallback):
         raise ConfigError(f"{place}: wanted a loss, a rlrun.callbacks.LossCallback; got {term!r}")

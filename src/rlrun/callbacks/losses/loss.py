@@ -1,4 +1,4 @@
-"""Losses: they compute gradients, step optimizers, and report metrics of updates.
+"""Losses compute gradients, step optimizers, and report metrics of updates.
 
 Metrics use the gradients and optimizer states of the newest update. Reading them runs no network and draws no number.
 """
@@ -28,7 +28,7 @@ LossResult = tuple[Tensor, dict[str, Any], dict[str, Any]]  # loss of each eleme
 
 
 class Steps(Protocol):
-    """Takes gradients and steps parameters: hook by hook, or within a graph."""
+    """Computes gradients and steps parameters, in an eager update or in a compiled graph."""
 
     def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
         """Return the gradient of each parameter; None where the loss does not depend on it."""
@@ -38,14 +38,14 @@ class Steps(Protocol):
 
 
 class StepResult(NamedTuple):
-    """What the phases of a loss leave: tensors, and what belongs to the host.
+    """The results of one step of a loss.
 
     Attributes:
-        loss: that was weighed.
+        loss: the weighted mean.
         outputs: for other callbacks.
         metrics: of the loss.
-        norm: of the gradients before they were clipped; None = it was not asked for.
-        errors: of the elements, if somebody reads them.
+        norm: of the gradients before they were clipped; None = it is not computed.
+        errors: of the elements, if a callback reads them.
         stepped: False if neither parameters nor buffers changed.
     """
 
@@ -58,12 +58,12 @@ class StepResult(NamedTuple):
 
 
 class LossCallback(Callback):
-    """Step one optimizer on one network, by the loss that a subclass defines.
+    """Train one network with one optimizer, by the loss that a subclass defines.
 
     A subclass writes `loss`, whose arguments are looked up by name. It returns the loss of each element; or that, a
     dict of outputs for later callbacks (declared in `provides`), and a dict of metrics: tensors, which stand for their
     mean, or `rlrun.training.metrics.Metric`s. `loss` reads its arguments, its modules and constants, and assigns
-    nothing. What lasts it returns among the outputs as `updates`, a dict of paths of buffers with their new values.
+    nothing. It returns new values of buffers, by path, in the output `updates`.
 
     Gradients of several ranks are averaged before they are clipped. Elements are weighted by `weight` ([B]) of the
     data group, if there is one. Each update uses `learning_rate`, if a `Schedule` provides it.
@@ -73,18 +73,18 @@ class LossCallback(Callback):
     Args:
         network: is trained; one without parameters is only evaluated.
         optimizer: a partial, completed with the network's parameters; None = the loss is only evaluated and logged, as
-            on data that is held out, or it is a term of a `JointLoss`.
-        loss_weight: factor of the gradients before they are clipped, also in a joint loss; the logged loss has none.
+            on held-out data, or it is a term of a `JointLoss`.
+        loss_weight: factor of the gradients before they are clipped, also in a joint loss; the logged loss omits it.
         max_grad_norm: clip gradients to this; None = never.
-        grad_clip: global limits the norm of all gradients together, parameter that of each parameter's gradient, value
-            each number, adaptive each gradient's norm relative to its parameter's; none only logs the norm.
-        data_group: name of the batches that are learned from.
+        grad_clip: global limits the joint norm of all gradients, parameter the norm of each parameter's gradient, value
+            each number, adaptive each gradient's norm relative to its parameter's; none only logs the joint norm.
+        data_group: name of the training batches.
         every: the network learns in every n-th update of the data group; other updates lack the tensors that this loss
             provides, so hooks that require them are called as rarely.
         schedule: learning rate of this loss alone, as a function of its updates; it replaces `learning_rate`.
 
     Raises:
-        ConfigError: there is no such way to clip, or it lacks a limit.
+        ConfigError: `grad_clip` is unknown, or lacks a limit.
     """
 
     data_group: str | None = "default"
@@ -111,17 +111,17 @@ class LossCallback(Callback):
         trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
         self.optimizer = optimizer_of(network, optimizer) if optimizer is not None and trained else None
         groups = [] if self.optimizer is None else self.optimizer.param_groups
-        places = {id(parameter): place for place, parameter in enumerate(p for g in groups for p in g["params"])}
-        self.names = sorted(trained, key=lambda name: places.get(id(trained[name]), 0))  # as the optimizer counts them
+        index_of = {id(parameter): index for index, parameter in enumerate(p for g in groups for p in g["params"])}
+        self.names = sorted(trained, key=lambda name: index_of.get(id(trained[name]), 0))  # in the optimizer's order
         self.parameters = [trained[name] for name in self.names]
         self.logs_loss = optimizer is None
-        self.by_turns = getattr(network, "by_turns", False)  # of several losses, each in phases of its own
+        self.by_turns = getattr(network, "by_turns", False)  # several losses train it, each in phases of its own
         self.diagnostics = Diagnostics(network, self.optimizer, others=self.by_turns)
         self.check = FiniteCheck()
         self._stepper = None if self.optimizer is None else Stepper(self.optimizer)
         require_one_of("grad_clip", grad_clip, ops.CLIPS)
         if max_grad_norm is None and grad_clip not in ("global", "none"):
-            raise ConfigError(f"grad_clip '{grad_clip}' wants a limit: max_grad_norm")
+            raise ConfigError(f"grad_clip '{grad_clip}' needs a limit: max_grad_norm")
         self.max_grad_norm = max_grad_norm
         self.grad_clip = grad_clip
         self.schedule = schedule
@@ -142,7 +142,7 @@ class LossCallback(Callback):
     def backward(  # type: ignore[override]
         self, *values: Any, weight: Tensor | None = None, learning_rate: float | None = None, **optional: Any
     ) -> dict[str, Any] | None:
-        """Evaluate the loss and make its step if it is due, as an update does; return the outputs."""
+        """Evaluate the loss and step the optimizer, if an update is due; return the outputs."""
         if not self.due():
             self.passed()
             return None
@@ -173,9 +173,9 @@ class LossCallback(Callback):
         weight: Tensor | None,
         stepper: Steps | None,
     ) -> StepResult:
-        """Weigh the loss, take its gradients, clip them, step the parameters, write buffers.
+        """Weight the loss, compute its gradients, clip them, step the parameters, write buffers.
 
-        An update hook by hook calls it, and so does the trace of a compiled one. The two differ in their stepper.
+        Eager updates call it, and so does the trace of a compiled update; they differ in their stepper.
         """
         errors = self.error(elements.detach(), outputs) if self.watched else None
         loss = self.weighted_mean(elements, weight)
@@ -201,11 +201,11 @@ class LossCallback(Callback):
     def weighted_mean(self, elements: Tensor, weight: Tensor | None) -> Tensor:
         """Return the mean of the elements' losses, each times its weight: [B], or [B, T] of windows.
 
-        A loss [B, …] has further dimensions of its own. One of whole windows, [B], is weighted by the mean weight of
-        their T steps, of which padding has 0.
+        A loss [B, …] may have further dimensions. The loss [B] of whole windows is weighted by the mean weight of their
+        T steps; padding has weight 0.
 
         Raises:
-            WiringError: the elements are not those that have weights.
+            WiringError: the shapes of losses and weights do not match.
         """
         if weight is None:
             return elements.mean()
@@ -228,7 +228,7 @@ class LossCallback(Callback):
     def record(self, result: StepResult, gradients: Sequence[Tensor | None] | None = None) -> dict[str, Any]:
         """Count a step of the optimizer, store metrics, and return the outputs for other callbacks.
 
-        gradients: of hidden layers' weights, if these have no `grad`.
+        gradients: of hidden layers' weights; None = the weights' `grad`.
 
         Raises:
             DataError: the loss of one of the newest updates was not finite.
@@ -259,11 +259,11 @@ class LossCallback(Callback):
         self.elements = None  # those of an earlier update belong to another batch
 
     def error(self, elements: Tensor, outputs: Mapping[str, Any]) -> Tensor:
-        """Return the size of the error behind the loss of each element; here that of a squared distance."""
+        """Return the absolute error that gives each element's loss; here for a squared distance."""
         return ops.error_size(elements)
 
     def set_rate(self, rate: float | None) -> None:
-        """Set the learning rate of the optimizer: that of the schedule, or else the given one."""
+        """Set the optimizer's learning rate, by its schedule if it has one, else to this rate."""
         if self.schedule is not None:
             self.rate = self.schedule(self.updates)
         elif rate is not None:
@@ -273,7 +273,7 @@ class LossCallback(Callback):
                 group["lr"] = self.rate * group.get("lr_factor", 1.0)
 
     def clipped(self, gradients: Sequence[Tensor | None]) -> Tensor | None:
-        """Clip the gradients of all parameters in place; return their norm before, or None where nobody wants it."""
+        """Clip the gradients of all parameters in place; return their earlier norm, or None without a limit."""
         if self.max_grad_norm is None and self.grad_clip != "none":
             return None
         present = [gradient for gradient in gradients if gradient is not None]
@@ -332,13 +332,13 @@ def _check_schedule(schedule: Schedule | None) -> None:
 
 
 def require_bound(name: str, bound: float | None) -> None:
-    """Refuse a bound that is no number above 0, with a ConfigError."""
+    """Refuse a bound that is not a number above 0, with a ConfigError."""
     if bound is not None and not (isinstance(bound, int | float) and bound > 0.0):
         raise ConfigError(f"{name}: wanted a number above 0, got {bound!r}")
 
 
 def require_distance(function: ops.Distance | None, huber: float | None) -> None:
-    """Refuse a `huber` that is no number above 0, and a distance beside one, or that is not the distance of each entry.
+    """Refuse a `huber` that is not a number above 0, and a distance that is given beside it or is not elementwise.
 
     Raises:
         ConfigError: with an example.
@@ -350,7 +350,7 @@ def require_distance(function: ops.Distance | None, huber: float | None) -> None
     if not callable(function):
         raise ConfigError(f"distance: wanted a function, such as {example}, got {function!r}")
     if huber is not None:
-        raise ConfigError(f"distance: it takes the place of huber={huber:g}; algorithm.huber=null leaves that out")
+        raise ConfigError(f"distance: it replaces huber={huber:g}; add algorithm.huber=null")
     try:
         shape = [*function(torch.zeros(2, 3), torch.ones(2, 3)).shape]
     except Exception as error:  # a function of one's own may raise anything
@@ -366,6 +366,6 @@ class BonusLoss(LossCallback):
     """
 
     def counted(self, elements: Tensor, valid: Tensor | None, **tensors: Tensor) -> LossResult:
-        """Return the loss of each element, 0 for rows without a transition, and other tensors [...] as metrics."""
+        """Return the loss of each element, 0 for rows without a transition, and the tensors [...] as metrics."""
         metrics = {f"intrinsic/{self.name}_{name}": value for name, value in tensors.items()}
         return elements if valid is None else elements * valid, {}, metrics

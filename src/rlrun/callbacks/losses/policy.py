@@ -39,7 +39,7 @@ class SoftPolicyLoss(LossCallback):
         network: the policy.
         critics: of its actions.
         temperature: α.
-        actor_q: the value that counts: of the first critic, the smallest, or the mean.
+        actor_q: the critics' value in the loss: the first, the smallest, or the mean.
         action_gradient_clip: clamp the gradient of the value by the action to ± this; None = never.
 
     Raises:
@@ -74,7 +74,7 @@ class SoftPolicyLoss(LossCallback):
         learns = [peer.name for peer in callbacks.values() for part in trained_by(peer) if part is self.temperature.log]
         for source in sources:
             if learns or self.temperature.epistemic is not None:
-                remedy = f"remove ~callbacks.{learns[0]}" if learns else "leave algorithm.temperature.epistemic away"
+                remedy = f"remove ~callbacks.{learns[0]}" if learns else "remove algorithm.temperature.epistemic"
                 raise WiringError(f"callbacks.{source.name} sets the temperature, which has another source; {remedy}")
             kinds, parts = getattr(source, "kinds", self.temperature.parts), self.temperature.parts
             if kinds != parts:
@@ -128,11 +128,11 @@ class SharedEncoder(Callback):
 
     def __init__(self, policy: nn.Module) -> None:
         if not any(isinstance(part, DetachedEncoder) for part in policy.modules()):
-            raise ConfigError(f"a {type(policy).__name__} has no encoder here; leave +with=shared_encoder away")
+            raise ConfigError(f"a {type(policy).__name__} has no encoder here; remove +with=shared_encoder")
 
 
 class ActorCriticNetwork(Protocol):
-    """What on-policy losses ask of `rlrun.nn.ActorCritic`; a plain nn.Module gives (means or logits, value)."""
+    """Interface of `rlrun.nn.ActorCritic` for on-policy losses; a plain nn.Module returns (means or logits, value)."""
 
     head: ActionHead  # the distribution of actions
     state_size: int  # 0; in a recurrent network the size S of its state, or a tree of shapes: see `rlrun.nn`
@@ -148,7 +148,7 @@ class ActorCriticNetwork(Protocol):
 
 
 class ActorCriticLoss(LossCallback):
-    """An objective to maximize, the distance of values to returns, and a bonus for entropy.
+    """The loss of policy and values: minus an objective, plus the distance of values to returns, minus entropy.
 
     A subclass writes `loss`, and returns `total`. It may ask for `entropy_weight`, a number or one for each part of the
     action: a schedule or an entropy target then replaces the constant. For recurrent networks it asks for `state`,
@@ -165,7 +165,7 @@ class ActorCriticLoss(LossCallback):
     """
 
     provides: tuple[str, ...] = ("policy_entropy",)
-    requested_names: frozenset[str] | None = None  # those of `provides` that are read; None = no plan yet
+    requested_names: frozenset[str] | None = None  # names in `provides` that are read; None = no plan yet
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class ActorCriticLoss(LossCallback):
         self.rewards: Rewards | None = getattr(network, "rewards", None)
 
     def asked_for(self, name: str) -> bool:
-        """Return True if a hook may ask for this name, which this loss provides."""
+        """Return True if a hook may read this name of `provides`."""
         return self.requested_names is None or name in self.requested_names
 
     def evaluate_actions(
@@ -200,7 +200,7 @@ class ActorCriticLoss(LossCallback):
     ) -> Evaluated:
         """Return the network's evaluation of rows [B, …] or windows [B, T, …].
 
-        state: [B, S], before the windows; episode_end: [B, T].
+        state: [B, S] at the start of the windows; episode_end: [B, T].
         """
         if state is None and episode_end is None:
             return self.actor_critic.evaluate_actions(observation, action)
@@ -221,9 +221,9 @@ class ActorCriticLoss(LossCallback):
         entropy_weight: float | Tensor | None = None,
         valid: Tensor | None = None,
     ) -> LossResult:
-        """Return the loss of each element, `policy_entropy` [..., parts] if it is asked for, and metrics.
+        """Return the loss of each element, `policy_entropy` [..., parts] if a hook reads it, and metrics.
 
-        valid: [B, T], True for transitions; other rows have no weight in the mean.
+        valid: [B, T], True for transitions; other rows have weight 0 in the mean.
         """
         distance = distance if self.rewards is None else distance.mean(-1)  # over rewards
         loss = self.value_weight * distance - objective
@@ -242,7 +242,7 @@ class ActorCriticLoss(LossCallback):
     def _metrics(
         self, evaluated: Evaluated, entropy: Tensor | None, return_: Tensor, valid: Tensor | None
     ) -> dict[str, Any]:
-        shown = getattr(evaluated, "shown", {})  # networks of one's own may answer without it
+        shown = getattr(evaluated, "shown", {})  # a user's network may lack it
         metrics: dict[str, Any] = {name: Metric((part,), valid=valid) for name, part in shown.items()}
         head = evaluated.head
         leaves = entropy is not None and entropy.shape[-1] > len(head.parts)
@@ -267,9 +267,9 @@ class ActorCriticLoss(LossCallback):
 
 
 def with_entropy(loss: Tensor, policy: Policy, heads: Heads, entropy_weight: float | Tensor | None) -> LossResult:
-    """Return a loss [...] less the weighted entropy of a policy's parts or leaves, which are an output and metrics.
+    """Return a loss [...] minus the weighted entropy of a policy's parts or leaves, with entropies as metrics.
 
-    entropy_weight: one number, or [parts] or [leaves]; None = the loss alone.
+    entropy_weight: one number, [parts] or [leaves]; None = return the loss unchanged.
     """
     if entropy_weight is None:
         return loss, {}, {}

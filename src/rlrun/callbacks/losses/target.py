@@ -1,4 +1,4 @@
-"""Targets of values: by target networks, and over several steps."""
+"""Targets of values, from target networks and over several steps."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ class Target(Callback):
 
     @torch.no_grad()
     def begin_batch(self, *values: Any, **optional: Any) -> Mapping[str, Any]:  # type: ignore[override]
-        """Evaluate the target as an update does, and return its outputs."""
+        """Evaluate the target, store its metrics, and return its outputs."""
         outputs, metrics = of_target(self.target(*values, **optional))
         self.store.put(metrics)
         return outputs
@@ -67,12 +67,12 @@ class TargetCallback(Target):
     """Keep a target network of a network, and bootstrap from it; a subclass writes `target`.
 
     Args:
-        network: of which a target network is kept.
+        network: is copied and followed.
         discount: γ a step, or one for each reward; `discount` in a batch (n-step returns) replaces it.
         tau: share by which the target network moves towards the network.
-        every: updates of the data group between two moves; with `tau` 1 the copy jumps.
-        terminal_masking: the value after a termination does not count; False = it does, as after a truncation.
-        data_group: name of the batches that targets are made for.
+        every: updates of the data group between two moves; `tau` 1 copies the network.
+        terminal_masking: use the value 0 after a termination; False = bootstrap there, too, as after a truncation.
+        data_group: name of the batches that get targets.
     """
 
     inherited = ("target",)
@@ -101,12 +101,12 @@ class TargetCallback(Target):
         self._follow = Follow(self.target_network, network)
 
     def bootstrap(self, reward: Tensor, terminated: Tensor, value: Tensor, discount: Tensor | None) -> TargetResult:
-        """Return `q_target` [B] from the value [B] of the state that was reached, or [B, N] from N returns.
+        """Return `q_target` [B] from the value [B] of the next state, or [B, N] from N returns.
 
         For critics of several rewards [B, R] it is [B, R], from values [R, B], or [B, R, N] from returns [R, B, N].
 
         Raises:
-            ConfigError: there are several rewards and critics have one value, or the other way round.
+            ConfigError: there are several rewards and critics have one value, or vice versa.
         """
         several = reward.dim() > terminated.dim()
         if several is not isinstance(self.value_head, Rewards):
@@ -129,14 +129,14 @@ class TargetCallback(Target):
         return {"q_target": q_target}, metrics
 
     def masked(self, terminated: Tensor) -> Tensor:
-        """Return where the value of the state that was reached does not count."""
+        """Return True where the next state's value is replaced by 0."""
         return terminated if self.terminal_masking else torch.zeros_like(terminated)
 
     def draw_from(self, critics: Any, target_subset: int | None) -> None:
         """Use a random subset of these critics for each target; None = all.
 
         Raises:
-            ConfigError: there are fewer, or there are discounts of other rewards than critics learn.
+            ConfigError: there are fewer critics, or discounts do not match the rewards that critics learn.
         """
         if target_subset is not None and not 1 <= target_subset <= critics.members:
             raise ConfigError(
@@ -151,7 +151,7 @@ class TargetCallback(Target):
         return self.value_head.smallest(self.counting(value))
 
     def counting(self, values: Tensor) -> Tensor:
-        """Return the values of the random subset of members (Chen et al. 2021, arXiv 2101.05982)."""
+        """Return the values of a random subset of members (Chen et al. 2021, arXiv 2101.05982)."""
         if self.target_subset is None:
             return values
         return values[distributed.broadcast_(torch.randperm(len(values), device=values.device))[: self.target_subset]]
@@ -205,10 +205,10 @@ def _reshaped(part: Tensor, value: Tensor) -> Tensor:
 
 
 class SmoothedPolicy(TargetCallback):
-    """Keep a copy of a policy that follows it slowly, which acts in its place (ALF's `use_smoothed_actor`).
+    """Keep a copy of a policy that follows it slowly, and acts instead of it (ALF's `use_smoothed_actor`).
 
     Raises:
-        ConfigError: the network has no parameters of its own.
+        ConfigError: the network has no parameters.
     """
 
     provides = ()
@@ -229,9 +229,9 @@ def require_entropy_reward(entropy_reward: EntropyReward) -> None:
 
 
 def less_cost(value: Tensor, cost: Tensor, entropy_reward: EntropyReward, valid: Tensor | None = None) -> Tensor:
-    """Return values with an entropy reward, which is minus a cost; `centered` adds the cost's mean over valid rows.
+    """Return values plus an entropy reward, which is minus a cost; `centered` adds the cost's mean over valid rows.
 
-    Then an action is paid for the entropy beyond the usual one. So long episodes are not worth more for their entropy.
+    Centered rewards count only entropy above the mean, so they do not favor long episodes.
     """
     value = value - cost
     return value + mean_cost(cost, valid) if entropy_reward == "centered" else value
@@ -248,18 +248,17 @@ class QuantileTarget(TargetCallback, ABC):
     """Quantiles of the return [B, N] from target critics, at an action of a soft policy; a subclass writes `outcomes`.
 
     Args:
-        critics: of which a target network is kept.
+        critics: have the target network.
         policy: chooses the next action.
-        temperature: α, what the entropy counts.
+        temperature: α, the weight of the entropy.
         least: of critics: each quantile's smallest, all quantiles of the member with the smallest mean, or each
             quantile's mean over members minus their deviation.
-        target_subset: number of critics that are drawn at random for each target; the least of them counts; None = all.
-        entropy_reward: whether the entropy of the action at the next state counts; `centered`: less its mean over the
-            batch.
+        target_subset: number of critics that are drawn at random for each target, before `least`; None = all.
+        entropy_reward: add the entropy of the action at the next state; `centered`: minus its mean over the batch.
         options: of `TargetCallback`.
 
     Raises:
-        ConfigError: there is no such `least` or entropy reward, or there are fewer members than shall be drawn.
+        ConfigError: `least` or `entropy_reward` is unknown, or there are fewer members than `target_subset`.
     """
 
     def __init__(
@@ -306,15 +305,15 @@ class QuantileTarget(TargetCallback, ABC):
 
 
 class LambdaReturn(Target):
-    """Turn one-step targets of a window into TD(λ) targets (Sutton & Barto 2018, eq. 12.2, cut off at its end).
+    """Turn one-step targets of a window into TD(λ) targets (Sutton & Barto 2018, eq. 12.2, truncated at its end).
 
-    The later actions of a window are those stored: there is no off-policy correction. With λ = 1 a target sums all
-    rewards of the window. Distributions of the return have only λ = 1 and 0: others would mix their quantiles.
+    There is no off-policy correction: later actions of a window are the stored ones. With λ = 1 a target sums all
+    rewards of the window. Distributions of the return allow only λ = 1 and 0: others would mix their quantiles.
 
     Args:
         lambda_: λ, the weight of a longer return relative to the next shorter one.
         discount: γ a step; `discount` in a batch replaces it.
-        n_step: rewards that the memory sums; must be 1.
+        n_step: number of rewards that the memory sums; must be 1.
         data_group: of the windows.
 
     Raises:
@@ -327,7 +326,7 @@ class LambdaReturn(Target):
         if not 0.0 <= lambda_ <= 1.0:
             raise ConfigError(f"td_lambda.lambda: wanted a number from 0 to 1, got {lambda_}")
         if n_step != 1:
-            raise ConfigError(f"td_lambda: wants rewards of single steps: algorithm.n_step=1, not {n_step}")
+            raise ConfigError(f"td_lambda: it needs rewards of single steps: algorithm.n_step=1, not {n_step}")
         self.lambda_ = lambda_
         self.discount = discount
         self.data_group = data_group
