@@ -120,7 +120,7 @@ def test_agents_act_on_their_device():
 
 
 def test_own_agents_are_not_repeated():
-    with pytest.raises(ConfigError, match=r"^agent: action_repeat repeats what a PolicyAgent, .*'optimism'"):
+    with pytest.raises(ConfigError, match=r"^agent: action_repeat wants a PolicyAgent, .*'optimism'"):
         persistent(Q(3), spaces=decisions(DISCRETE, most=3), most=3, optimism=1.0)
     with pytest.raises(ConfigError, match=r"sum rewards by algorithm\.n_step"):
         Repeats(most=3)

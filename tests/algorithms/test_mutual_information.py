@@ -312,7 +312,7 @@ def test_invalid_rows_teach_nothing(sampler, estimator):
         ({"y": "z"}, SpaceError, "there is no column 'z'; there are x, y, both"),
         ({"y": "both.c"}, SpaceError, "there is no column 'both.c'; there are a, b"),
         ({"y": "x.a"}, SpaceError, "there is no column 'x.a'; there are no parts"),
-        ({"estimator": "ml", "y": "both"}, SpaceError, "want one array of numbers; 'both' is"),
+        ({"estimator": "ml", "y": "both"}, SpaceError, "need one array of numbers; 'both' is"),
         ({"estimator": "ml", "y": "both.b"}, SpaceError, r"'both.b' is Discrete\(3\)"),
         ({"distribution": Normal(0.0, 1.0), "y": "both"}, SpaceError, "a known distribution"),
     ],

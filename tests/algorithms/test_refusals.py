@@ -106,7 +106,7 @@ SETTINGS = [
     (lambda: BCLoss(Policy(CONTINUOUS), sgd, objective="mod"), r"objective: wanted one of likelihood, mode, got 'mod'"),
     (lambda: followed(CONTINUOUS), r"actor_q: wanted one of first, min, mean, got 'frist'.*first"),
     (lambda: QNetwork(DISCRETE, members=2, layers=torch.nn.Linear(1, 2)), r"one module cannot be 2 members"),
-    (lambda: priced(1), r"critics lie apart; give algorithm\.ensemble at least 2, not 1$"),
+    (lambda: priced(1), r"deviation of critics; give algorithm\.ensemble at least 2, not 1$"),
     (lambda: Temperature(CONTINUOUS, epistemic=0.4).of("continuous"), "epistemic is for algorithm=dsac and doac"),
     (lambda: Temperature(CONTINUOUS, epistemic=0.0), r"^algorithm\.temperature\.epistemic: .* above 0, got 0.0$"),
     (lambda: Temperature(CONTINUOUS, epistemic=True), r"^algorithm\.temperature\.epistemic: .* above 0, got True$"),
@@ -124,7 +124,7 @@ SETTINGS = [
     (lambda: weights([1.0, 1.0, 1.0]), r"lagrangian\.initial"),
     (lambda: BinPolicy(CONTINUOUS, Temperature(CONTINUOUS), bins=5), "bins: wanted at least 6 values .* got 5"),
     (lambda: SameActionPrior(CONTINUOUS, share=1.0), "wanted a share between 0 and 1 and a deviation above 0, got 1"),
-    (lambda: SameActionPrior(CONTINUOUS)(column(0.0)), r"lack the action before, which \+with=same_action_prior"),
+    (lambda: SameActionPrior(CONTINUOUS)(column(0.0)), r"lack the previous action; \+with=same_action_prior"),
     (lambda: PolicyPrior(deterministic(0.5)), r"networks\.prior: a DeterministicPolicy has no distribution over such"),
     (lambda: BCLoss(SquashedGaussian(CONTINUOUS), sgd), "a SquashedGaussian has no `head`, as rlrun.nn.Policy has"),
     (lambda: PolicyPrior(SquashedGaussian(MIXED)), "a SquashedGaussian has no distribution over such actions"),
@@ -169,7 +169,7 @@ NUMBERS_ONLY = [
     ),
     (lambda spaces: SarsaTarget(Critics(spaces), deterministic(0.5)), "handles continuous actions only"),
     (Editor, "handles continuous actions only"),
-    (TrajectoryCritics, "actions that are numbers"),
+    (TrajectoryCritics, "for continuous actions"),
 ]
 
 
@@ -183,7 +183,7 @@ def test_choices_are_refused(make, message, spaces):
 SPACES = [
     (lambda: QNetwork(MIXED), r"^DQN handles discrete actions only; action part 'level' is Box\[1\]"),
     (lambda: QNetwork(CONTINUOUS), r"the action space is Box\[1\]"),
-    (lambda: SameActionPrior(DISCRETE), "numbers; here they are Discrete"),
+    (lambda: SameActionPrior(DISCRETE), "continuous actions; here they are Discrete"),
     (lambda: Apart(CONTINUOUS, lambda: torch.ones(2)), r"\[utility, -cost\], and it is one plain number"),
     (lambda: WaypointFollow(Spaces(LINE, LINE)), r"\[speed, steer, reverse\] within bounds, not Box\[1\]"),
     (lambda: Distillation(CONTINUOUS, frames=1), r"rnd\.frames.*more than 1 frames"),

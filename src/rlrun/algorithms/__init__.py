@@ -1,1 +1,1 @@
-"""Algorithms, one file each in the room of its family; none imports another."""
+"""Algorithms, one file each, by family; none imports another."""

@@ -1,23 +1,23 @@
 """An algorithm that chooses with each action for how many steps it is repeated (as arXiv 1702.06054).
 
-A decision is an action a and a number of steps k, at most K; the next one follows when a was done k times, or with the
-next episode. Decisions are what policies, critics and temperatures are over: k is a discrete choice next to the action
-of the environment (`conf/algorithm/action_repeat.yaml`, soft actor-critic), or one more number, from -1 to 1 in K equal
+A decision is an action a and a number of steps k, at most K; the next one follows after k steps, or with the next
+episode. Policies, critics and temperatures are over decisions: k is a discrete choice next to the action of the
+environment (`conf/algorithm/action_repeat.yaml`, soft actor-critic), or one more number, from -1 to 1 in K equal
 parts, for algorithms whose actions are numbers (`conf/with/action_repeat.yaml`, any algorithm that replays steps).
 
     y = Σ_{i < k} γ^i r_{t+i} + γ^k (1 - terminated) V̄(s_{t+k})
 
-Memory has a row a step, with how many steps its action lasts from there on. Every row is learned from, those during a
-repeat, too: to do a for the steps that are left is what could have been decided there. An episode may be truncated
-during a repeat, or its next rows may be missing. Then the sum ends after the steps that were made, and V̄ stands for
-the rest. Such a row keeps the number of steps that the policy chose. A smaller number would make short repeats look
-better than they are, because such rows never contain a termination.
+Memory has a row a step, with the number of steps that its action still lasts. Rows during a repeat are learned from,
+too: each counts as a decision to do a for the remaining steps. An episode may be truncated during a repeat, or its next
+rows may be missing. Then the sum ends after the stored steps, and V̄ stands for the rest. Such a row keeps the number
+of steps that the policy chose. A smaller number would make short repeats look better than they are, because such rows
+never contain a termination.
 
-Recurrent networks see every step of the environment, also those during a repeat. So a window is one of steps, and the
-value after a decision is that of the state which was reached step by step.
+Recurrent networks see every step of the environment, also those during a repeat. So windows consist of steps, and the
+state after a decision is reached step by step.
 
-Differences from the paper: its repeats are of two lengths, and its learners DQN and A3C. Environment steps are what is
-stored, counted, logged and evaluated; decisions are joined when a batch is made.
+Differences from the paper: its repeats have two lengths, and its learners are DQN and A3C. Memory, counters, logs and
+evaluations are in environment steps; decisions are joined when a batch is made.
 """
 
 from collections.abc import Sequence
@@ -39,16 +39,16 @@ from rlrun.memory import NStep
 from rlrun.memory.table.samplers import Rows
 
 OUTPUTS = ("action", "state", "lasts")
-AGENTS = {"epsilon": EpsilonGreedy, "deviation": Noisy}  # by an option that only they have
+AGENTS = {"epsilon": EpsilonGreedy, "deviation": Noisy}  # by an option that no other agent has
 
 
 def decisions(spaces: Spaces, *, most: int, number: bool = False) -> Spaces:
-    """Return the spaces of who decides on an action of these, and on how often it is repeated.
+    """Return the spaces of decisions: an action of these spaces, and its number of steps.
 
-    most: steps that an action is done for, at most. number: they are a number in place of a choice.
+    most: largest number of steps. number: it is a continuous number, not a choice.
 
     Raises:
-        ConfigError: no action could be done.
+        ConfigError: `most` is below 1.
     """
     if most < 1:
         raise ConfigError(f"algorithm.most_steps must be at least 1, not {most}")
@@ -58,22 +58,22 @@ def decisions(spaces: Spaces, *, most: int, number: bool = False) -> Spaces:
 
 
 def decisions_in(env: Any, *, most: int, number: bool | None = None) -> Spaces:
-    """Return `decisions` of an environment; number: None = where all its actions are numbers."""
+    """Return `decisions` of an environment; number: None = if all its actions are continuous."""
     spaces = spaces_of(env)
-    alike = all(isinstance(leaf, Box) for _, leaf in leaves(spaces.action))
-    return decisions(spaces, most=most, number=alike if number is None else number)
+    continuous = all(isinstance(leaf, Box) for _, leaf in leaves(spaces.action))
+    return decisions(spaces, most=most, number=continuous if number is None else number)
 
 
 def is_number(space: Space) -> bool:
-    """Whether decisions of a space have the number of steps as a number."""
+    """Return True if decisions of this space have the number of steps as a continuous number."""
     return isinstance(cast(Composite, space).parts["repeats"], Box)
 
 
 def follow(decision: Tree, state: Tree, most: int | None) -> tuple[Tree, Any]:
-    """Return what envs do, and for how many steps from now on [N]; all arrays, or all tensors.
+    """Return the actions of envs, and the steps they last from now on [N]; all arrays, or all tensors.
 
-    decision: of envs that have nothing left to do. state: what was done, and for how many steps it still is. most: of
-    steps, where they are decided on as a number.
+    decision: for envs whose repeat is over. state: current action, and its remaining steps. most: largest number of
+    steps, if decisions have it as a continuous number.
     """
     free, repeats = state["left"] == 0, decision["repeats"]
     action = where(free, decision["action"], state["action"])
@@ -86,7 +86,7 @@ def follow(decision: Tree, state: Tree, most: int | None) -> tuple[Tree, Any]:
 def persistent(policy: Acting, *, spaces: Spaces, most: int, **options: Any) -> "Persistent":
     """Return a `Persistent` around the agent that takes these options: EpsilonGreedy, Noisy or PolicyAgent.
 
-    spaces: of decisions. most: steps of an action.
+    spaces: of decisions. most: largest number of steps.
 
     Raises:
         ConfigError: none of them takes these options.
@@ -96,19 +96,19 @@ def persistent(policy: Acting, *, spaces: Spaces, most: int, **options: Any) -> 
         agent = PolicyAgent(policy, **options) if kind is None else kind(policy, spaces=spaces, **options)
     except TypeError as error:
         kinds = "a PolicyAgent, EpsilonGreedy or Noisy"
-        raise ConfigError(f"agent: action_repeat repeats what {kinds} does, which this is not: {error}") from error
+        raise ConfigError(f"agent: action_repeat wants {kinds}: {error}") from error
     action = cast(Composite, spaces.action).parts["action"]
     return Persistent(policy, spaces=replace(spaces, action=action), agent=agent, most=most, device=agent.device)
 
 
 class Persistent(Counting):
-    """Do what an agent decided on for as many steps as it decided.
+    """Repeat each action for as many steps as an agent decides.
 
     Args:
         policy: the network, over `decisions`.
         spaces: of the environment.
-        agent: that acts by it; None = a `PolicyAgent` of the options.
-        most: steps of an action, for where they are decided on as a number.
+        agent: acts by the policy; None = a `PolicyAgent` of the options.
+        most: largest number of steps, if decisions have it as a continuous number.
         options: of `rlrun.collect.PolicyAgent`.
     """
 
@@ -138,7 +138,7 @@ class Persistent(Counting):
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         if state is None:
-            raise RequestError("agent: repeated actions want the state before each step; see `initial_state`")
+            raise RequestError("agent: repeated actions need the state before each step; see `initial_state`")
         free = state["left"] == 0
         if explore:
             self.count(free)
@@ -152,16 +152,16 @@ class Persistent(Counting):
         return {"action": action, "state": {"action": action, "left": lasts - 1, **recurrent}, "lasts": lasts}
 
     def initial_state(self, count: int) -> Tree:
-        """Return the state of fresh episodes: nothing is left to do, and nothing remembered."""
+        """Return the state of new episodes: no action to repeat, and an empty recurrent state."""
         recurrent = {"recurrent": self.agent.initial_state(count)} if self.recurrent else {}
         return {"action": _zeros(self.space, count), "left": np.zeros(count, np.int64), **recurrent}
 
     def after(self, observation: Tree, state: Tree) -> Tree:
-        """Return the state after observations, whatever is done."""
+        """Return the state after observations, without a new action."""
         return {**state, "recurrent": self.agent.after(observation, state["recurrent"])}
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
-        """Return what acts at random in this one's place: by decisions, too."""
+        """Return an agent of random decisions."""
         return RandomPersistent(self.decided, seed=seed, most=self.most)
 
     @property
@@ -179,7 +179,7 @@ class Persistent(Counting):
 
 
 class RandomPersistent(RandomAgent):
-    """Do uniformly random actions for uniformly random numbers of steps."""
+    """Repeat uniformly random actions for uniformly random numbers of steps."""
 
     outputs = OUTPUTS
 
@@ -194,13 +194,13 @@ class RandomPersistent(RandomAgent):
 
 
 class Repeats(NStep):
-    """Join to each row the steps that its action lasts, and make the action the decision to do so.
+    """Join to each row the steps that its action lasts, and replace the action by the decision.
 
     Args:
-        steps: that an action lasts, at most.
-        most: the same, as decisions know it.
-        discount: from step to step; may be one for each reward.
-        spaces: of decisions, where steps may be decided on as a number.
+        steps: largest number of steps that an action lasts.
+        most: the same, of decisions.
+        discount: γ a step, or one for each reward.
+        spaces: of decisions, if the number of steps may be continuous.
 
     Raises:
         ConfigError: the two differ, so that longer decisions would never be learned, or the algorithm sums no rewards.
@@ -234,7 +234,7 @@ class Repeats(NStep):
         if self.number:
             repeats = ((2.0 * repeats + 1.0) / self.steps - 1.0).unsqueeze(-1)
         decision = {"action": batch["action"], "repeats": repeats}
-        if "next_previous" in batch:  # what was done up to the step after the last one is this very action
+        if "next_previous" in batch:  # the action before the step after the last one is this very action
             known = torch.ones_like(batch["next_previous"]["known"])
             outcome = {**outcome, "next_previous": {"value": batch["action"], "known": known}}
         return batch | outcome | {"action": decision}

@@ -5,13 +5,13 @@
     L_Q = Σ_i (Q_i(s, a) - y)²
     L_μ = -Q(s, μ(s)) + weight |μ(s)|²
 
-With one critic and σ = 0 that is the paper. The three additions of TD3 (Fujimoto et al. 2018, arXiv 1802.09477) are
-options: several critics of which the smallest counts in y (section 4), noise σ around the target's action (eq. 14),
-and a policy that learns, and target networks that move, at every second update only (section 5.2). The policy follows
-the first critic, as there, the smallest, or the mean.
+This is the paper with one critic and σ = 0. The three additions of TD3 (Fujimoto et al. 2018, arXiv 1802.09477) are
+options: the smallest of several critics in y (section 4), noise σ around the target's action (eq. 14), and updates of
+policy and target networks at every second update only (section 5.2). The policy follows the first critic, as there,
+the smallest, or the mean.
 
-Difference from the papers: the random actions of the warm-up are uniform with the exploration noise around them, as
-stable-baselines3 has them, so some lie on a bound.
+Difference from the papers: the random actions of the warm-up are uniform plus exploration noise, as in
+stable-baselines3, so some lie on a bound.
 """
 
 from typing import Any
@@ -31,15 +31,15 @@ class DeterministicQTarget(TargetCallback):
     """Bellman target from target networks of critics and policy.
 
     Args:
-        critics: of which a target network is kept.
-        policy: of which another is kept.
-        noise: deviation of the noise around the copy's action, σ; 0 = none.
-        noise_limit: how large it is at most.
-        target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
+        critics: have a target network.
+        policy: has a target network, too.
+        noise: deviation of the noise around the target policy's action, σ; 0 = none.
+        noise_limit: bound of this noise.
+        target_subset: number of critics drawn at random for each target, which uses their smallest; None = all.
         options: of `TargetCallback`.
 
     Raises:
-        ConfigError: there are fewer members than shall be drawn.
+        ConfigError: there are fewer members than `target_subset`.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class DeterministicPolicyLoss(LossCallback):
     """Minus the value of the policy's own action (1509.02971 eq. 6).
 
     Args:
-        critics: who values it.
-        actor_q: whose value it is: the first critic's, the smallest, or the mean.
+        critics: of its actions.
+        actor_q: the critics' value in the loss: the first, the smallest, or the mean.
         action_weight: of the squared size of actions, which keeps them off the bounds.
         action_gradient_clip: clamp the gradient of the value by the action to ± this; None = never.
 

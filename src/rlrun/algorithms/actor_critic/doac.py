@@ -1,8 +1,8 @@
 """Optimistic exploration with quantile critics: that of OAC (Ciosek et al. 2019, arXiv 1910.12807) on top of DSAC.
 
 Networks, targets and losses are those of distributional soft actor-critic (Ma et al. 2020, arXiv 2004.14547; `dsac`
-beside this file). What acts while training is its normal distribution N(μ, Σ) under the tanh, moved along the gradient
-of an upper bound of the value. A critic's value is the mean of its quantiles at fixed fractions:
+beside this file). Exploration moves its normal distribution N(μ, Σ) before the tanh along the gradient of an upper
+bound of the value. A critic's value is the mean of its quantiles at fixed fractions:
 
     Q_i(s, a)  = mean_j Z_i(s, a; τ̂_j),  τ̂_j = (j + 1/2) / N,  j = 0 … N-1
     Q_UB(s, a) = mean_i Q_i(s, a) + β √(Σ_i (Q_i(s, a) - mean_k Q_k(s, a))² / (M - 1))
@@ -10,8 +10,8 @@ of an upper bound of the value. A critic's value is the mean of its quantiles at
     μ_E        = μ + δ Σ g / √(gᵀ Σ g)
     a          = tanh(u),  u ~ N(μ_E, Σ)
 
-Differences from the first paper: critics learn quantiles; the deviation over M critics divides by M - 1, so that of two
-it is their distance over √2, not over 2; δ stands for its √(2δ); each observation of a batch has a shift of its own.
+Differences from the first paper: critics learn quantiles; the deviation over M critics divides by M - 1, so for two it
+is their distance over √2, not over 2; δ stands for its √(2δ); each observation of a batch has a shift of its own.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ class DOACAgent(Optimistic):
 
     Raises:
         SpaceError: part of the action is a choice.
-        ConfigError: there is one critic only, which has no deviation.
+        ConfigError: there is only one critic.
     """
 
     def __init__(self, *args: Any, critics: ImplicitCritics, **options: Any) -> None:

@@ -9,15 +9,15 @@ The critics return quantiles at fractions that are drawn for each update. Action
     L_π  = α log π(c | s) - Σ_j Δ''_j least_i Z_i(s, c; τ̂''_j),  c ~ π(· | s)
 
 τ̂, τ̂' and τ̂'' are independent draws, or all the middles of equal shares. `least` is one of three: the smallest of
-each quantile; all quantiles of the critic with the smallest mean; of each quantile the mean less the deviation.
+each quantile; all quantiles of the critic with the smallest mean; of each quantile the mean minus the deviation.
 
-With an epistemic temperature ε nothing holds the entropy. Each action's has a price of its own, which falls as critics
-come to agree on it, and targets count none:
+With an epistemic temperature ε there is no entropy target. Each action has its own α, which falls as critics agree on
+it, and targets have no entropy term:
 
     α(s, c) = ε √(Σ_i (m_i - mean_k m_k)² / (M - 1)),  m_i = Σ_j Δ''_j Z_i(s, c; τ̂''_j)
 
-With a value of each reward Z has quantiles of each, L_Z is the mean over rewards, and L_π and m_i take the sums by the
-weights of the moment.
+With a value of each reward Z has quantiles of each, L_Z is the mean over rewards, and L_π and m_i use sums by the
+current weights.
 
 Differences from the paper: fractions are drawn or fixed, not learned; the policy does not avoid risk; an epistemic
 temperature is not in it.
@@ -38,11 +38,11 @@ from rlrun.nn import ImplicitCritics, Rewards, SoftPolicy, Temperature, value_he
 
 
 class ImplicitQuantileTarget(QuantileTarget):
-    """Quantiles of the return from slowly moving critics, and the shares that they stand for.
+    """Quantiles of the return from target critics, and their probability mass.
 
     Args:
-        fractions: quantiles, N.
-        fixed: of equal shares, in place of drawn ones.
+        fractions: number of quantiles, N.
+        fixed: of equal mass, in place of drawn fractions.
         options: of `QuantileTarget`.
     """
 
@@ -73,11 +73,11 @@ class ImplicitQuantileTarget(QuantileTarget):
 
 
 class ImplicitQuantileLoss(CriticLoss):
-    """Distance of each critic's quantiles to the common target's, summed over critics.
+    """Distance of each critic's quantiles to those of the common target, summed over critics.
 
     Args:
-        fractions: quantiles, N.
-        fixed: of equal shares, in place of drawn ones.
+        fractions: number of quantiles, N.
+        fixed: of equal mass, in place of drawn fractions.
         huber: from this distance on the loss grows linearly; None = from 0 on.
     """
 
@@ -124,12 +124,12 @@ class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
     """Minus the mean of the quantiles at the policy's own action, by `actor_q`, and minus its entropy.
 
     Args:
-        fractions: quantiles, N.
-        fixed: of equal shares, in place of drawn ones.
+        fractions: number of quantiles, N.
+        fixed: of equal mass, in place of drawn fractions.
         least: as in the target.
 
     Raises:
-        ConfigError: an epistemic temperature has one critic only, or there is no such `least` or `actor_q`.
+        ConfigError: an epistemic temperature has one critic only, or `least` or `actor_q` is unknown.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
         require_one_of("least", least, ops.LEAST)
         if temperature.epistemic is not None and critics.members < 2:
             raise ConfigError(
-                "algorithm.temperature.epistemic: the price of entropy is how far critics lie apart; "
+                "algorithm.temperature.epistemic: the temperature is the deviation of critics; "
                 f"give algorithm.ensemble at least 2, not {critics.members}"
             )
         super().__init__(network, optimizer, critics=critics, temperature=temperature, **options)

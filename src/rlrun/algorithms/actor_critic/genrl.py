@@ -1,13 +1,13 @@
-"""Soft actor-critic over latent actions: what a trained variational autoencoder of actions decodes is done.
+"""Soft actor-critic over latent actions, which a trained variational autoencoder decodes.
 
-The autoencoder was trained on an expert's actions a, also given observations s (`algorithm=vae`). Its networks stay as
-they are. Policy and critics see latent actions c in [-1, 1]^L in place of actions:
+The autoencoder was trained on an expert's actions a, also given observations s (`algorithm=vae`). Its networks are
+frozen. Policy and critics see latent actions c in [-1, 1]^L in place of actions:
 
     a = clip(E[a | z = m c, s], -1, 1),  c ~ π(· | s)           what the environment does
     c = clip(E[z | a, s] / m, -1, 1)                            of stored actions that another policy chose
 
-The losses are those of `sac` beside this file with c in place of a. m reaches that many standard deviations of the
-prior N(0, 1). Memory stores both: actions as the environment did them, and the latent ones that learning reads.
+The losses are those of `sac` beside this file with c in place of a. c = ±1 is m standard deviations of the prior
+N(0, 1). Memory stores both the environment's actions and the latent ones, which updates read.
 """
 
 from typing import Any
@@ -30,10 +30,10 @@ class Latents:
     Args:
         vae: an `rlrun.algorithms.density.vae.VAE` of the column `action`; its parameters are never trained.
         spaces: of the environment.
-        multiplier: m, the latent number that 1 stands for.
+        multiplier: m, the latent number of c = 1.
 
     Attributes:
-        policy_spaces: those with latent actions.
+        policy_spaces: with latent actions.
 
     Raises:
         SpaceError: part of the action is a choice.
@@ -56,7 +56,7 @@ class Latents:
 
     @torch.no_grad()
     def encode(self, action: Tree, observation: Tree) -> Tensor:
-        """Return the most likely latent actions [..., L] of an action tree at observations, where those are."""
+        """Return the most likely latent actions [..., L] of an action tree at observations, on the action's device."""
         device = self.vae.log_deviation.device
         inputs = map_tree(lambda leaf: leaf.to(device), self.vae.joined(action, observation))
         latent: Tensor = self.vae.posterior(inputs)[0] / self.multiplier
@@ -64,7 +64,7 @@ class Latents:
 
 
 class LatentAgent(PolicyAgent):
-    """Do what a policy of latent actions decodes to.
+    """An agent whose policy chooses latent actions, and which decodes them.
 
     Args:
         policy: the network, over latent actions.
@@ -72,15 +72,15 @@ class LatentAgent(PolicyAgent):
         options: of `PolicyAgent`.
 
     Raises:
-        ConfigError: the policy's prior compares latent actions with those that memory stores.
+        ConfigError: the policy has a prior that reads the previous action, which memory stores decoded.
     """
 
     def __init__(self, policy: Any, *, latents: Latents, **options: Any) -> None:
         super().__init__(policy, **options)
         if getattr(getattr(policy, "prior", None), "reads_previous", False):
             raise ConfigError(
-                "networks.policy.prior: memory stores decoded actions, and the policy's are latent; leave "
-                "+with=same_action_prior away"
+                "networks.policy.prior: memory stores decoded actions, and the policy's are latent; remove "
+                "+with=same_action_prior"
             )
         self.latents = latents
         self.outputs = (*self.outputs, "latent")
@@ -102,7 +102,7 @@ class LatentAgent(PolicyAgent):
 
 
 class RandomLatents(RandomAgent):
-    """Do what uniformly random latent actions decode to."""
+    """An agent that decodes uniformly random latent actions."""
 
     outputs = ("action", "latent")
 
@@ -119,11 +119,11 @@ class RandomLatents(RandomAgent):
 
 
 class LatentActions:
-    """An adaptor that puts latent actions in the place of actions.
+    """An adaptor that replaces actions by latent actions.
 
     Args:
-        latents: whose encoder makes them.
-        encode: of stored actions; otherwise the column `latent` has those that the agent chose.
+        latents: has the encoder.
+        encode: encode stored actions; otherwise use the column `latent`, which the agent chose.
     """
 
     replaces = removes = ()

@@ -1,4 +1,4 @@
-"""Implicit Q-learning (Kostrikov et al. 2021, arXiv 2110.06169): from stored data, asking for no action beyond them.
+"""Implicit Q-learning (Kostrikov et al. 2021, arXiv 2110.06169): it evaluates stored actions only.
 
     A   = min_i Q̄_i(s, a) - V(s)
     L_V = |τ - [A < 0]| A²
@@ -6,13 +6,13 @@
     L_Q = Σ_i (Q_i(s, a) - y)²
     L_π = -min(exp(A / temperature), limit) log π(a | s)
 
-V comes to the expectile τ of what the stored actions are worth: their mean at one half, nearly the best of them towards
-one. The policy imitates the stored actions, the better ones more. It learns online as well, from what it does itself.
+V approaches the expectile τ of the values of stored actions: their mean at τ = 1/2, nearly their maximum towards 1. The
+policy imitates stored actions, the better ones more. It also learns online, from its own actions.
 
 Differences from the paper: the temperature divides, 1 / β there; the policy's learning rate does not fall; all three
-losses are taken at the values before the update. Works on every action space: critics return the values of all choices.
-With an entropy target L_π is less the weighted entropy of the policy (`rlrun.callbacks.losses.entropy`).
-With a value of each reward, A is their weighed sum. It chooses τ or 1 - τ for all, so Σ w V is the expectile of Σ w Q.
+losses use the values before the update. Works on every action space: critics return the values of all choices.
+With an entropy target the weighted entropy of the policy is subtracted from L_π (`rlrun.callbacks.losses.entropy`).
+With a value of each reward, A is their weighted sum. It chooses τ or 1 - τ for all, so Σ w V is the expectile of Σ w Q.
 """
 
 from typing import Any
@@ -29,10 +29,10 @@ from rlrun.nn import Critics, Policy, Rewards, Value
 
 
 class ImplicitQTarget(TargetCallback):
-    """Bellman target from the value of the next state (eq. 6), and what target critics say of the action taken.
+    """Bellman target from the value of the next state (eq. 6), and the target critics' value of the stored action.
 
     Args:
-        critics: followed by target networks.
+        critics: have target networks.
         value: V.
         options: of `TargetCallback`.
     """
@@ -67,14 +67,14 @@ class ImplicitQTarget(TargetCallback):
 
 
 class ValueLoss(LossCallback):
-    """Distance of the value to an expectile of what actions are worth (eq. 5); provides the action's advantage.
+    """Distance of the value to an expectile of action values (eq. 5); provides the action's advantage.
 
     Args:
         network: V.
         expectile: τ, from 0 to 1.
 
     Raises:
-        ConfigError: the expectile lies outside.
+        ConfigError: the expectile is not between 0 and 1.
     """
 
     provides = ("advantage",)
@@ -96,15 +96,15 @@ class ValueLoss(LossCallback):
 
 
 class AdvantageWeightedLoss(LossCallback):
-    """Minus the likelihood of the action taken, weighted by what it is better than the others (eq. 7).
+    """Minus the log-likelihood of the stored action, weighted by exp(advantage / temperature) (eq. 7).
 
     Args:
-        temperature: advantages are divided by it; larger comes nearer to cloning.
-        limit: of the weight.
-        edge: how far inside of their bounds continuous actions lie at most, see `rlrun.algorithms.imitation.bc`.
+        temperature: divides advantages; a larger one is nearer to cloning.
+        limit: largest weight.
+        edge: distance that continuous actions are kept from their bounds, see `rlrun.algorithms.imitation.bc`.
 
     Raises:
-        ConfigError: the temperature is no number above 0.
+        ConfigError: the temperature is not above 0.
     """
 
     provides = ("policy_entropy",)

@@ -1,4 +1,4 @@
-"""Weights of several rewards, learned so that each one's mean a step stays above a threshold.
+"""Weights of several rewards, learned so that the mean of each reward per step stays above a threshold.
 
 A constrained task, "the largest mean of reward 0 with a mean of reward 1 of at least c", is a game: the policy makes
 the weighted sum of rewards large, the weight of a constraint rises while it is violated and falls while there is
@@ -7,8 +7,8 @@ room (Lagrange multipliers; Tessler et al. 2018, arXiv 1805.11074, whose single 
     r = Σ_i w_i r_i,  w = softplus(λ), divided by its sum
     L = Σ_i softplus(λ_i) (mean r_i - c_i)
 
-Differences from the paper: weights are the softplus of what is learned and sum to 1, so that a strict constraint
-takes weight from the task in place of blowing rewards up; and constraints are on means a step, not on returns.
+Differences from the paper: weights are a softplus and sum to 1, so that a strict constraint takes weight from the task
+and rewards stay bounded; and constraints are on means per step, not on returns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,12 +41,12 @@ class RewardWeights(nn.Module):
         spaces: of the environment.
         initial: weights to begin with, one for all or one each.
         normalize: give weights that sum to 1.
-        largest: upper bound on each, before they are made to sum to 1; None = free.
-        transform: of λ: softplus or exp, whose weights move by factors.
+        largest: upper bound of each, before they are normalized; None = no bound.
+        transform: of λ: softplus, or exp, which changes weights by factors.
 
     Raises:
         SpaceError: the environment's reward is a plain number.
-        ConfigError: a weight is not above 0, or there is no such transform.
+        ConfigError: a weight is not above 0, or the transform is unknown.
     """
 
     def __init__(
@@ -85,21 +85,20 @@ class RewardWeights(nn.Module):
 
     @torch.no_grad()
     def limit(self) -> None:
-        """Take back what is beyond the bound."""
+        """Clamp λ to its upper bound."""
         if self.bound is not None:
             self.raw.clamp_(max=self.bound)
 
 
 class LagrangianWeights(Callback):
-    """Step the weights by the gradient of Σ (mean reward - threshold) · w, whenever new environment steps were made.
+    """Step the weights by the gradient of Σ (mean reward - threshold) · w after new environment steps.
 
     Args:
         network: the weights.
         optimizer: a partial, completed with λ.
-        thresholds: least mean a step of each reward [R]; None = its weight is not learned.
-        paid: whose rewards the means are of. Those of a collector are of the policy as it acts, those of an evaluator
-            of the policy at its best.
-        rate: of an exponential mean over steps, in place of the mean over the steps since the last update.
+        thresholds: least mean of each reward per step [R]; None = its weight is not learned.
+        paid: source of the rewards: a collector, whose policy explores, or an evaluator, whose policy does not.
+        rate: of an exponential mean over steps; None = the mean over the steps since the last update.
 
     Raises:
         ConfigError: there is not one threshold for each reward, or all are None.
@@ -122,7 +121,7 @@ class LagrangianWeights(Callback):
         count = len(network.raw)
         if thresholds is None or isinstance(thresholds, float | int) or len(thresholds) != count:
             raise ConfigError(
-                f"lagrangian.thresholds: wanted {count}, one for each reward and null for what is not constrained, "
+                f"lagrangian.thresholds: wanted {count}, one for each reward, null for a reward without a constraint; "
                 f"got {thresholds}"
             )
         if all(threshold is None for threshold in thresholds):
@@ -137,10 +136,10 @@ class LagrangianWeights(Callback):
         self.optimizer = optimizer_of(network, optimizer)
         self.thresholds = np.array([np.nan if threshold is None else float(threshold) for threshold in thresholds])
         self.paid: Tally | Evaluator = getattr(paid, "tally", paid)
-        self.shared = hasattr(paid, "tally")  # each rank has rewards of its own; evaluations are told to all
+        self.shared = hasattr(paid, "tally")  # each rank collects its own rewards; all ranks get the evaluations
         self.rate = rate
-        self.mean = np.zeros((2, count))  # of rewards, and how much of it is data: the weight of the mean
-        self._read: tuple[Array, int] = (np.zeros(count), 0)  # how much of what was paid is in the mean
+        self.mean = np.zeros((2, count))  # of rewards, and the weight of data in it, which corrects its start at 0
+        self._read: tuple[Array, int] = (np.zeros(count), 0)  # sum and number of the rewards in the mean
         self._updated_at = -1  # environment steps at the newest update
         self._newest: Array | None = None
 
@@ -153,7 +152,7 @@ class LagrangianWeights(Callback):
             self._update(means)
 
     def _observe(self) -> Array | None:
-        """Return the mean rewards a step [R] that count now, None where nothing new is known."""
+        """Return the current mean rewards per step [R]; None without new rewards."""
         total, steps = self.paid.reward_sum, self.paid.reward_steps
         if self.shared:
             summed = torch.from_numpy(total.copy())

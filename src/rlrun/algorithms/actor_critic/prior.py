@@ -1,6 +1,6 @@
-"""Priors over actions that soft actor-critic is held near (Galashov et al. 2019, arXiv 1905.01240).
+"""Priors over actions, which keep soft actor-critic near a given policy (Galashov et al. 2019, arXiv 1905.01240).
 
-The log-density of a prior p is subtracted from that of the policy wherever it counts. So entropy becomes minus the
+The log-density of a prior p is subtracted from that of the policy in targets and losses. So entropy becomes minus the
 divergence from the prior. The temperature holds it at a number of nats for each entry of an action:
 
     log π(c | s) <- log π(c | s) - log p(c)
@@ -10,9 +10,9 @@ divergence from the prior. The temperature holds it at a number of nats for each
     same action   p(c) = Π_d (1 - w) N(c_d; 0, 2) + w N(c_d; c⁻_d, 2 σ),  each cut to [-1, 1] and scaled to 1
     policy        p(c | s), p(k | s) of another network
 
-c is the continuous part of an action, each of its A entries from -1 to 1, and c⁻ the one of the step before; where an
-episode begins, w is 0. Choices k have a prior in the same way, log π(k | s) <- log π(k | s) - log p(k | s). Then the
-policy that is best under the critics is π(k | s) ∝ p(k | s) exp(Q(s, k) / α).
+c is the continuous part of an action, each of its A entries from -1 to 1, and c⁻ that of the previous step; at the
+start of an episode w is 0. Choices k may have a prior, too: log π(k | s) <- log π(k | s) - log p(k | s). The optimal
+policy under the critics is then π(k | s) ∝ p(k | s) exp(Q(s, k) / α).
 
 Differences from the paper: a policy that is a prior sees the whole observation. It learns the actions in memory
 (Siegel et al. 2020, arXiv 2002.08396), or nothing.
@@ -33,11 +33,11 @@ from rlrun.ops.distributions import truncated_density
 class Prior(nn.Module):
     """A distribution over actions; calling it gives log p(c | s) [B] of the continuous part.
 
-    It gets c [B, A], the action before as in `SameActionPrior`, and the observation.
+    Its arguments are c [B, A], the previous action as in `SameActionPrior`, and the observation.
     """
 
-    branches: tuple[int, ...] = ()  # of `ActionCodec`, where choices have a prior
-    reads_previous = False  # whether it wants the action before, as memory stores it
+    branches: tuple[int, ...] = ()  # of `ActionCodec`, if choices have a prior
+    reads_previous = False  # True if it needs the previous action, as memory stores it
 
     def choices(self, observation: Tree) -> Tensor | float:
         """Return log p(k | s) [B, K] of choices; 0 where they have no prior."""
@@ -45,7 +45,7 @@ class Prior(nn.Module):
 
 
 class UniformPrior(Prior):
-    """Every action as likely as any other, of the choices each that is allowed.
+    """All actions are equally likely, among choices those that the mask allows.
 
     Args:
         spaces: of the environment.
@@ -68,16 +68,16 @@ class UniformPrior(Prior):
 
 
 class SameActionPrior(Prior):
-    """Actions near the one of the step before more likely than others.
+    """Actions near the previous one are more likely than others.
 
     Args:
         spaces: of the environment.
-        share: w, probability of the part around the action before.
+        share: w, probability of the part around the previous action.
         deviation: σ, its width as a share of the range of an entry.
 
     Raises:
         SpaceError: the action space has no Box.
-        ConfigError: the share is none, or the deviation not above 0.
+        ConfigError: the share is not between 0 and 1, or the deviation is not above 0.
     """
 
     reads_previous = True
@@ -86,7 +86,7 @@ class SameActionPrior(Prior):
         super().__init__()
         self.codec = ActionCodec(spaces)
         if not self.codec.continuous:
-            raise SpaceError(f"this prior is for actions that are numbers; here they are {describe(spaces.action)}")
+            raise SpaceError(f"this prior is for continuous actions; here they are {describe(spaces.action)}")
         if not 0.0 < share < 1.0 or deviation <= 0.0:
             raise ConfigError(
                 f"prior: wanted a share between 0 and 1 and a deviation above 0, got {share} and {deviation}"
@@ -95,12 +95,12 @@ class SameActionPrior(Prior):
         self.deviation = deviation
 
     def forward(self, c: Tensor, previous: Tree | None = None, observation: Tree = None) -> Tensor:
-        """Return log p(c) [B]; previous: `value`, the action tree before, and whether there was one, `known` [B]."""
+        """Return log p(c) [B]; previous: `value`, the previous action tree, and `known` [B], whether there was one."""
         if previous is None:
-            raise ConfigError("prior: batches lack the action before, which +with=same_action_prior has them hold")
+            raise ConfigError("prior: batches lack the previous action; +with=same_action_prior stores it")
         before = self.codec.split(previous["value"])[0]
         assert before is not None
-        size = before.shape[-1]  # further numbers are decided on, but not done: for how many steps; these are uniform
+        size = before.shape[-1]  # further numbers, such as the steps of a repeat, are not stored; these are uniform
         c, uniform = c[..., :size], (size - c.shape[-1]) * math.log(2.0)
         anywhere = truncated_density(c, torch.zeros_like(c), 2.0, math.log(2.0))
         near = truncated_density(c, before, 2.0 * self.deviation, math.log(2.0 * self.deviation))
@@ -109,13 +109,13 @@ class SameActionPrior(Prior):
 
 
 class PolicyPrior(Prior):
-    """The distribution of another policy at the observation. Its parameters are not those of the prior.
+    """The distribution of another policy at the observation; that policy's parameters are not the prior's.
 
     Args:
-        network: of any kind with a distribution over all parts of an action, such as `rlrun.nn.Policy`.
+        network: has a distribution over all parts of an action, such as `rlrun.nn.Policy`.
 
     Raises:
-        ConfigError: it has none, or it remembers its episode.
+        ConfigError: it has none, or it is recurrent.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -125,7 +125,7 @@ class PolicyPrior(Prior):
         if not parts or not hasattr(network, "heads") or (parts[0].codec.discrete and not choices):
             raise ConfigError(f"networks.prior: a {type(network).__name__} has no distribution over such actions")
         if getattr(network, "state_size", 0):
-            raise ConfigError("networks.prior.core: a prior sees one observation at a time; leave it out")
+            raise ConfigError("networks.prior.core: a prior sees one observation at a time; remove it")
         self.branches, self.distribution = parts[0].codec.branches, parts[0].distribution
         self._borrowed = (network,)
 

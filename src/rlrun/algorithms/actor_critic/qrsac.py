@@ -10,8 +10,8 @@ soft actor-critic (arXiv 1812.05905). Actions are continuous.
     L_π  = α log π(c | s) - mean_j least_i Q_ij(s, c),  c ~ π(· | s)
 
 `least` is one of three: the smallest of each quantile; all quantiles of the critic with the smallest mean; of each
-quantile the mean less the deviation. With an entropy reward y is lowered by γ α log π(c | s'), as in soft
-actor-critic; as published there is none.
+quantile the mean minus the deviation. With an entropy reward y is lowered by γ α log π(c | s'), as in soft
+actor-critic; the paper has none.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ from rlrun.nn.value_heads import RewardQuantiles
 
 
 class FixedQuantileTarget(QuantileTarget):
-    """Quantiles of the return from slowly moving critics.
+    """Quantiles of the return from target critics.
 
     Raises:
         SpaceError: some part of the action is a choice.
@@ -79,4 +79,4 @@ class QuantilePolicyLoss(SoftPolicyLoss):
 
 def _require_quantiles(critics: Critics) -> None:
     if not isinstance(critics.value_head, Quantiles | RewardQuantiles):
-        raise ConfigError("QRSAC wants critics that tell quantiles: give algorithm.quantiles a number")
+        raise ConfigError("QRSAC needs critics that learn quantiles: give algorithm.quantiles a number")

@@ -2,8 +2,8 @@
 
 An action has a continuous part c (all Box leaves) and discrete choices k. The policy is
 π(c, k | s) = π(c | s) · softmax_k(min_i Q_i(s, c, k) / α_k): a squashed Gaussian for c, and
-for k the exact optimum under the critics, so only c needs a network of its own. Where an
-action has one part only, the other factor is absent.
+for k the exact optimum under the critics, so only c needs a network. If an action has one
+part only, the other factor is absent.
 
     V̄(s) = E_k[min_i Q̄_i(s, c, k) - α_k log π(k | s, c)] - α_c log π(c | s),  c ~ π(· | s)
     y    = r + γ (1 - terminated) V̄(s')
@@ -12,8 +12,8 @@ action has one part only, the other factor is absent.
     L_α  = Σ_part log α_part (H_part - H̄_part)
 
 Differences from the paper: two critics share one stacked ensemble; their losses are summed;
-expectations over k are exact, not sampled; each part has a temperature of its own, held at
-an entropy target of its own.
+expectations over k are exact, not sampled; each part has its own temperature and its own
+entropy target.
 """
 
 import math
@@ -39,19 +39,19 @@ from rlrun.nn import ActionCodec, Critics, Ensemble, SoftPolicy, Temperature
 
 
 class SoftQTarget(TargetCallback):
-    """Soft Bellman target from slowly moving critics (eqs. 2 and 3).
+    """Soft Bellman target from target critics (eqs. 2 and 3).
 
     Args:
-        critics: of which a target network is kept.
+        critics: have a target network.
         policy: chooses the next action.
-        temperature: α, what the entropy counts.
-        target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
-        entropy_reward: whether values include the entropy at the next state; `centered`: less its mean over the batch.
-        dropout: whether the target critics leave hidden units out, too (Hiraoka et al. 2021, arXiv 2110.02034).
+        temperature: α, the weight of the entropy.
+        target_subset: number of critics drawn at random for each target, which uses their smallest; None = all.
+        entropy_reward: values include the entropy at the next state; `centered`: minus its mean over the batch.
+        dropout: the target critics use dropout, too (Hiraoka et al. 2021, arXiv 2110.02034).
         options: of `TargetCallback`.
 
     Raises:
-        ConfigError: there are fewer members than shall be drawn, or there is no such entropy reward.
+        ConfigError: there are fewer members than `target_subset`, or the entropy reward is unknown.
     """
 
     def __init__(
@@ -101,16 +101,16 @@ class SoftQTarget(TargetCallback):
 class TemperatureLoss(LossCallback):
     """Hold the entropy of each part at its target (eq. 17).
 
-    As in widespread practice, the gradient is taken for log α in place of α. A callback that provides `target_entropy`,
-    a number or one for each part, replaces the targets: a schedule, for instance.
+    The gradient is that of log α, not of α, as is common. A callback that provides `target_entropy`, a number or one
+    for each part, such as a schedule, replaces the targets.
 
     Args:
         spaces: of the environment.
-        target: entropy of each part in nats; None: that of a policy which spreads a share of its
+        target: entropy of each part in nats; None = the entropy of a policy that spreads a share of its
             probability over the other choices, or over a band of the continuous range.
-        share: of each part, for the default target; 0.184 makes minus one nat a continuous dimension.
-        divergence: from the policy's prior, in nats for each continuous dimension; given, it is the continuous target.
-        choice_prior: whether choices have a prior, too; their default target is then `share` less uniform choices.
+        share: of each part, for the default target; 0.184 gives -1 nat for each continuous dimension.
+        divergence: from the policy's prior, in nats for each continuous dimension; it replaces the continuous target.
+        choice_prior: choices have a prior, too; the entropy of uniform choices is then subtracted from their target.
     """
 
     def __init__(

@@ -1,17 +1,17 @@
 """Sarsa from replayed steps (van Seijen et al. 2009, doi 10.1109/ADPRL.2009.4927542), for continuous actions.
 
-What is learned is the value of the policy as it acts now, without a bonus for entropy in it:
+The critics learn the value of the current policy, without an entropy bonus:
 
     a'  ~ π(· | s')                                   the policy itself, not a target network
     y   = r + γ (1 - terminated) min_i Q̄_i(s', a')
     L_Q = Σ_i (Q_i(s, a) - y)²
 
-The policy is that of soft actor-critic, whose loss and temperature stay what they are (`conf/algorithm/sarsa.yaml`),
-or that of DDPG, whose action may have noise around it (`conf/algorithm/sarsa_ddpg.yaml`).
+The policy is that of soft actor-critic, with its loss and temperature (`conf/algorithm/sarsa.yaml`), or that of DDPG,
+with optional noise around its action (`conf/algorithm/sarsa_ddpg.yaml`).
 
-Differences from the paper: actions are numbers and values are networks, several critics of which the smallest counts;
-the expectation over a' is a sample, drawn by the current policy rather than taken from memory, so that old steps
-serve, too. With `entropy_reward` each a' is paid for its entropy, and the target is that of soft actor-critic.
+Differences from the paper: actions are continuous; values are networks, and targets use the smallest of several
+critics; the expectation over a' is a sample of the current policy, not from memory, so that old steps can be replayed.
+With `entropy_reward` the target is that of soft actor-critic.
 """
 
 from typing import Any
@@ -29,18 +29,18 @@ class SarsaTarget(TargetCallback):
     """Bellman target from the policy's own next action and target critics.
 
     Args:
-        critics: what is followed.
-        policy: with a temperature that of soft actor-critic, otherwise one that is sure of its action.
-        temperature: α, where the policy draws actions.
-        entropy_reward: whether the next action is paid for its entropy; `centered`: less its mean over the batch.
-        noise: deviation of the noise around a next action that is sure; 0 = none.
-        noise_limit: how large it is at most.
-        target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
+        critics: have a target network.
+        policy: with a temperature that of soft actor-critic, otherwise a deterministic one.
+        temperature: α of a stochastic policy.
+        entropy_reward: add the entropy of the next action; `centered`: minus its mean over the batch.
+        noise: deviation of the noise around a deterministic next action; 0 = none.
+        noise_limit: bound of this noise.
+        target_subset: number of critics drawn at random for each target, which uses their smallest; None = all.
         options: of `TargetCallback`.
 
     Raises:
         SpaceError: part of the action is a choice.
-        ConfigError: there are fewer members than shall be drawn.
+        ConfigError: there are fewer members than `target_subset`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class SarsaTarget(TargetCallback):
         return self.bootstrap(reward, terminated, value, discount)
 
     def _drawn(self, observation: Tree, previous: Tree | None) -> tuple[Tensor, Tensor | None]:
-        """Return an action of the policy, and what is taken off its value: minus an entropy reward."""
+        """Return an action of the policy, and the cost to subtract from its value: minus an entropy reward."""
         if self.temperature is None:
             return ops.smoothed(self.policy(observation), self.noise, self.noise_limit), None
         c, log_prob = self.policy.continuous(observation, previous)  # type: ignore[operator]

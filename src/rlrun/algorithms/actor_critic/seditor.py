@@ -1,7 +1,7 @@
-"""Safety editor (Yu et al. 2022, arXiv 2201.12427): one policy is after the reward, another one edits what it proposes.
+"""Safety editor (Yu et al. 2022, arXiv 2201.12427): one policy maximizes utility, another one edits its actions.
 
-The reward of a step is [utility, -cost]. The utility policy proposes an action a, the editor adds to it where it would
-cost too much; w are the weights of both rewards, which `+with=lagrangian` holds the constraint by.
+The reward of a step is [utility, -cost]. The utility policy proposes an action a, and the editor changes it to avoid
+cost; w are the weights of both rewards, which `+with=lagrangian` learns from the constraint.
 
     â     = clip(a + 2 Δ, -1, 1),  a ~ π(· | s),  Δ ~ ψ(· | s, a)
     y_k   = r_k + γ (1 - terminated) min_i Q̄_k,i(s', â')            k = utility, cost
@@ -10,8 +10,8 @@ cost too much; w are the weights of both rewards, which `+with=lagrangian` holds
     L_ψ   = α_ψ log ψ(Δ | s, a) + w_0 change - w_1 min_i Q_cost,i(s, â)   towards ψ only
     L_α   = Σ_j log α_j (H_j - H̄_j),  j = π, ψ
 
-change is what editing takes from the utility, max(0, min_i Q_utility,i(s, a) - min_i Q_utility,i(s, â)), or the mean
-of (a - â)² over the numbers of an action.
+change is the loss of utility by editing, max(0, min_i Q_utility,i(s, a) - min_i Q_utility,i(s, â)), or the mean of
+(a - â)² over the numbers of an action.
 
 Differences from the paper: both values are pessimistic, the smaller of two critics; weights sum to 1.
 """
@@ -42,14 +42,14 @@ CHANGES = ("utility", "distance")
 
 
 class Apart(Rewards):
-    """What is learned of both rewards: the value of each, by critics of its own.
+    """Utility and cost, whose values are learned by separate critics.
 
     Args:
         spaces: of the environment.
-        weights: returns those of both rewards [2].
+        weights: returns the weights of both rewards [2].
 
     Raises:
-        SpaceError: the environment's reward is not of two numbers.
+        SpaceError: the environment does not have two rewards.
     """
 
     def __init__(self, spaces: Spaces, weights: Callable[[], Tensor]) -> None:
@@ -57,13 +57,13 @@ class Apart(Rewards):
             there = f"has {spaces.rewards} numbers" if spaces.rewards else "is one plain number"
             raise SpaceError(
                 f"the safety editor wants the reward of a step to be [utility, -cost], and it {there} "
-                "(+with=costs makes it of what an environment reports)"
+                "(+with=costs adds the costs that an environment reports)"
             )
         super().__init__(weights)
 
 
 class Editor(nn.Module):
-    """What is added to a proposed action; called, it gives Δ [B, A] and its log_prob [B].
+    """A policy of edits; calling it returns Δ [B, A] for proposed actions, and its log_prob [B].
 
     Args:
         spaces: of the environment.
@@ -92,16 +92,16 @@ class Editor(nn.Module):
 
 
 def edited(c: Tensor, edit: Tensor) -> Tensor:
-    """Return actions [..., A] with what the editor adds; whatever was proposed, every action can be come to."""
+    """Return edited actions [..., A]; an edit can reach every action from every proposal."""
     return (c + 2.0 * edit).clamp(-1.0, 1.0)
 
 
 class EditedPolicy(nn.Module):
-    """Acts by what one policy proposes and another one edits; both are networks of their own.
+    """A policy whose proposals another policy edits; both are networks of their own.
 
     Args:
-        utility: who proposes c [B, A].
-        editor: who edits it.
+        utility: proposes c [B, A].
+        editor: edits it.
     """
 
     def __init__(self, utility: SquashedGaussian, editor: Editor) -> None:
@@ -110,12 +110,12 @@ class EditedPolicy(nn.Module):
 
     @property
     def utility(self) -> SquashedGaussian:
-        """Who proposes."""
+        """The policy that proposes."""
         return self._borrowed[0]
 
     @property
     def editor(self) -> Editor:
-        """Who edits."""
+        """The policy that edits."""
         return self._borrowed[1]
 
     def train(self, mode: bool = True) -> EditedPolicy:
@@ -125,7 +125,7 @@ class EditedPolicy(nn.Module):
         return super().train(mode)
 
     def forward(self, observation: Tree) -> tuple[Tensor, Tensor]:
-        """Draw a proposal and what becomes of it, both [B, A]."""
+        """Draw a proposal and its edited action, both [B, A]."""
         c, _ = self.utility(observation)
         return c, edited(c, self.editor(observation, c)[0])
 
@@ -172,7 +172,7 @@ class EditedTarget(TargetCallback):
 
 
 class CostLoss(CriticLoss):
-    """The same for critics of the cost."""
+    """The critic loss for critics of the cost, with `cost_target`."""
 
     def loss(self, observation: Tree, action: Tree, cost_target: Tensor) -> LossResult:  # type: ignore[override]
         elements, outputs, metrics = super().loss(observation, action, cost_target)
@@ -198,7 +198,7 @@ class Temperatures(nn.Module):
 
 
 class UtilityLoss(LossCallback):
-    """Minus the utility of what the editor makes of a proposal, and the price of its density."""
+    """Minus the utility of an edited proposal, minus the proposal's entropy weighted by α."""
 
     provides = ("proposal_entropy",)
 
@@ -225,18 +225,18 @@ class UtilityLoss(LossCallback):
 
 
 class EditorLoss(LossCallback):
-    """What an edit takes from the utility, and minus the value of its cost, as both rewards are weighed now.
+    """The edit's change minus the value of the cost reward, by the current weights, minus weighted entropy.
 
     Args:
-        utility: whose proposals are edited.
+        utility: makes the proposals.
         utility_critics: of the first reward.
         cost_critics: of the second.
-        weights: returns those of both rewards [2].
+        weights: returns the weights of both rewards [2].
         temperature: α of both policies.
-        change: utility = what the edit takes from the utility; distance = its mean square.
+        change: utility = the loss of utility; distance = the mean square of the edit.
 
     Raises:
-        ConfigError: there is no such measure of a change.
+        ConfigError: `change` is unknown.
     """
 
     provides = ("edit_entropy",)

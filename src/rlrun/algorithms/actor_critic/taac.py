@@ -1,12 +1,12 @@
 """Temporally abstract actor-critic (Yu et al. 2021, arXiv 2104.06521), for continuous actions.
 
 At each step a policy proposes an action, as in soft actor-critic. A second stage decides between switching to it
-(b = 1) and going on with the trajectory in force (b = 0). A trajectory is the action of the step before (`zero`), an
+(b = 1) and continuing the current trajectory (b = 0). A trajectory is the previous step's action (`zero`), an
 action that changes by a constant (`linear`), or one whose change changes by a constant (`quadratic`). The second stage
 is the exact Boltzmann distribution of both values.
 
     τ0   = τ⁻ one step further: a' = a; linear: a' = clip(a + 2 v); quadratic: v' = clip(v + 2 u), a' = clip(a + 2 v')
-    τ1   = the trajectory that comes to x from where τ⁻ is: v = (x - a) / 2, u = v / 2,  x ~ π(· | s, τ⁻)
+    τ1   = the trajectory from τ⁻ that reaches x: v = (x - a) / 2, u = v / 2,  x ~ π(· | s, τ⁻)
     β    = softmax(min_i Q_i(s, τ0) / α_b, min_i Q_i(s, τ1) / α_b)
     V(s) = Σ_b β_b min_i Q̄_i(s, τ_b)
     y_t  = r_t + γ y_{t+1} where neither the stored nor a fresh b is 1 at t+1
@@ -15,18 +15,18 @@ is the exact Boltzmann distribution of both values.
     L_π  = α_a log π(x | s, τ⁻) - β_1 min_i Q_i(s, τ1)
     L_α  = log α_a (H(π) - H̄_a) + log α_b (H(β) - H̄_b)
 
-With `inverse` false x is not the action that τ1 comes to but what is constant of it:
+With `inverse` false x is not the action that τ1 reaches but its constant:
 
     τ1   = linear: (a, x) one step further; quadratic: (a, 0, x) one step further
 
-The target looks through the steps on which stored and present policy go on alike ("compare-through"), so values travel
-over whole repeats in one update. What was in force before each step is that of collecting, stored with it.
+The target sums rewards over steps on which stored and current policy both continue ("compare-through"), so values
+travel over whole repeats in one update. The trajectory before each step is stored with it.
 
-Recurrent networks remember observations only: they know τ behind what they remember, as critics know an action.
+Recurrent layers read observations only; τ is an input behind them, as an action is for critics.
 
-Differences from the paper: an episode begins with a trajectory of zeros in force, or when it explores with a random
-one, drawn again for each update (`random_start`); critics of longer trajectories see all of them; the two critics share
-one stacked ensemble, and their losses are summed.
+Differences from the paper: an episode begins with a trajectory of zeros, or, while exploring, with a random one that is
+drawn again for each update (`random_start`); critics of longer trajectories see all of them; the two critics share one
+stacked ensemble, and their losses are summed.
 """
 
 from __future__ import annotations
@@ -58,16 +58,15 @@ FORMS = ("zero", "linear", "quadratic")
 
 
 class Trajectories:
-    """How an action goes on by itself: rows of its numbers, their change, and the change of that.
+    """Trajectories of actions: rows of an action's numbers, their change, and the change of that.
 
-    The `trajectory` of an environment is such a row and one more number: how often it was repeated, 0 at its first
-    step.
+    The `trajectory` of an environment is such a row and its number of repeats, 0 at its first step.
 
     Args:
         spaces: of the environment.
-        form: what is constant: zero = the action, linear = its change, quadratic = the change of that.
-        inverse: whether what is chosen is the action that a trajectory comes to; otherwise it is what is constant.
-        random_start: an exploring episode begins with a uniformly random trajectory in force, not one of zeros.
+        form: the constant: zero = the action, linear = its change, quadratic = the change of that.
+        inverse: the policy chooses the action that a trajectory reaches; otherwise it chooses the constant.
+        random_start: an exploring episode begins with a uniformly random trajectory, not one of zeros.
 
     Raises:
         SpaceError: part of the action is a choice, or has no bounds.
@@ -78,7 +77,7 @@ class Trajectories:
         require_one_of("algorithm.trajectory", form, FORMS)
         self.codec = ActionCodec(spaces)
         if self.codec.discrete:
-            raise SpaceError(f"trajectories are of actions that are numbers; here {describe(spaces.action)}")
+            raise SpaceError(f"trajectories are for continuous actions; here they are {describe(spaces.action)}")
         require_bounded(spaces.action, "a trajectory")
         self.order = FORMS.index(form)
         self.inverse = inverse
@@ -87,7 +86,7 @@ class Trajectories:
         self.state_size = self.size + 1
 
     def before(self, state: Tensor) -> Tensor:
-        """Return the trajectories [..., size] in force before exploring steps: drawn where -1 repeats mark a start."""
+        """Return the current trajectories [..., size] of exploring steps, random where -1 repeats mark a start."""
         trajectory = state[..., :-1]
         if not self.random_start:
             return trajectory
@@ -102,10 +101,10 @@ class Trajectories:
         return torch.cat(parts[::-1], -1)
 
     def towards(self, trajectory: Tensor, c: Tensor) -> Tensor:
-        """Return the trajectories [..., size] that begin where others are, by what was chosen, c [..., A].
+        """Return the trajectories [..., size] that start from others by a choice c [..., A].
 
-        They come to the actions c; or, where that is not asked back from actions, c is what is constant from now on,
-        changes of lower order begin at 0, and the first step is made.
+        With `inverse` they reach the actions c. Otherwise c is their constant, changes of lower order begin at 0, and
+        they are one step further.
         """
         if not self.inverse and self.order:
             still = [torch.zeros_like(c)] * (self.order - 1)
@@ -118,18 +117,18 @@ class Trajectories:
         return torch.cat(parts, -1)
 
     def numbers(self, trajectory: Tensor) -> Tensor:
-        """Return the actions c [..., A] that trajectories are at."""
+        """Return the current actions c [..., A] of trajectories."""
         return trajectory[..., : self.codec.continuous]
 
     def choose(self, state: Tensor, current: Tensor, new: Tensor, switch: Tensor) -> tuple[Tree, Tensor]:
-        """Return the actions and the state [N, S] after them: of new trajectories where envs switch [N]."""
+        """Return the actions and the next state [N, S], of new trajectories where envs switch [N]."""
         repeats = torch.where(switch, 0.0, state[..., -1] + 1.0)
         trajectory = torch.where(switch.unsqueeze(-1), new, current)
         action = self.codec.join(self.numbers(trajectory), None)
         return action, torch.cat((trajectory, repeats.unsqueeze(-1)), -1)
 
     def follow(self, state: Tensor, action: Tree, switch: Tensor) -> tuple[Tree, Tensor]:
-        """Return what is done, and the state after it, where envs switch [N] to an action or go on as before."""
+        """Return the actions and the next state of envs that switch [N] to an action, or continue."""
         c, _ = self.codec.split(action)
         assert c is not None
         before = self.before(state)
@@ -141,13 +140,13 @@ class TrajectoryCritics(Critics):
 
     Args:
         spaces: of the environment.
-        trajectory: what it is like, see `Trajectories`.
-        inverse: whether an action is chosen, or what is constant of its trajectory.
-        random_start: whether exploring episodes begin with a random trajectory in force.
+        trajectory: `form` of `Trajectories`.
+        inverse: the policy chooses an action, otherwise the constant of its trajectory.
+        random_start: exploring episodes begin with a random trajectory.
         options: of `rlrun.nn.Critics`.
 
     Attributes:
-        decisions: the spaces of who decides what to switch to, and whether.
+        decisions: spaces with the policy's choice `action` and its decision to `switch`.
     """
 
     def __init__(
@@ -173,7 +172,7 @@ def _numbers(count: int) -> Box:
 
 
 class Proposal(NamedTuple):
-    """Both trajectories between which there is a choice [..., size], and the density of the new one [...]."""
+    """The current and the new trajectory [..., size], and the log-density of the new one [...]."""
 
     kept: Tensor
     new: Tensor
@@ -181,21 +180,21 @@ class Proposal(NamedTuple):
 
 
 class SwitchingPolicy(Encoded, Remembering):
-    """π(x | s, τ⁻) and the choice whether to switch to x, and what acts by it.
+    """A policy that proposes π(x | s, τ⁻), and decides whether to switch to x.
 
-    The trajectory comes behind the encoder of observations, and so behind a recurrent layer, as it does in critics.
+    The trajectory is an input behind the encoder of observations and its recurrent layer, as in critics.
 
     Args:
         spaces: of the environment.
-        critics: whose minimum makes the choice.
+        critics: their minimum decides.
         temperature: α of both stages.
-        most_steps: of a trajectory; acting, one that was played so often is left. None = any.
-        advantage_clip: bounds of the value of switching less that of going on, as exploring and learning choose.
+        most_steps: longest trajectory while acting. None = no limit.
+        advantage_clip: bounds of the value of switching minus that of continuing, in exploration and in updates.
         hidden, activation, layer_norm, init, encoder, core, core_size: of the layers, as `EncodedMLP` takes them.
         options: of `SquashedGaussian`, such as `log_std`.
 
     Raises:
-        ConfigError: a trajectory could not be played once, or the bounds are no pair in order.
+        ConfigError: `most_steps` is below 1, or the bounds are not two numbers in order.
     """
 
     def __init__(
@@ -232,23 +231,23 @@ class SwitchingPolicy(Encoded, Remembering):
         self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
 
     def train(self, mode: bool = True) -> SwitchingPolicy:
-        """Set the mode of the critics, too: they are a part of what acts."""
+        """Set the mode of the critics, too, as they choose actions."""
         self._borrowed[0].train(mode)
         return super().train(mode)
 
     def initial_state(self, count: int) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return the state of episodes that begin: `trajectory` [count, size + 1], `recurrent` [count, S] if S > 0."""
+        """Return the state of new episodes: `trajectory` [count, size + 1], `recurrent` [count, S] if S > 0."""
         recurrent = super().initial_state(count)
         trajectory = recurrent.new_zeros(count, self.keeping.state_size)
         trajectory[:, -1] -= float(self.keeping.random_start)
         return {"trajectory": trajectory, **({"recurrent": recurrent} if self.state_size else {})}
 
     def after(self, observation: Tree, state: Tree) -> Tree:
-        """Return the state after observations, whatever trajectories are in force."""
+        """Return the state after observations, with unchanged trajectories."""
         return {**state, "recurrent": self.stepped(observation, state["recurrent"])[1]}
 
     def propose(self, observation: Tree, before: Tensor, explore: bool = True) -> Proposal:
-        """Return what there is to choose from, with trajectories before [..., size] in force."""
+        """Return the alternatives to choose from, given the current trajectories [..., size]."""
         seen = {"observation": self.encode(observation), "trajectory": before}
         if explore:
             c, log_prob = self.gaussian(seen)
@@ -258,7 +257,7 @@ class SwitchingPolicy(Encoded, Remembering):
         return Proposal(self.keeping.advance(before), self.keeping.towards(before, c), log_prob)
 
     def choice(self, values: Tensor) -> Tensor:
-        """Return log β [..., 2] of the values [..., 2] of going on and of switching."""
+        """Return log β [..., 2] from the values [..., 2] of continuing and of switching."""
         if self.advantage_clip is not None:
             advantage = (values[..., 1] - values[..., 0]).clamp(*self.advantage_clip)
             values = torch.stack((torch.zeros_like(advantage), advantage), -1)
@@ -276,7 +275,7 @@ class SwitchingPolicy(Encoded, Remembering):
         least = critics.value_head.guiding
         if explore:
             chosen = ops.gumbel_argmax(self.choice(both(critics, observation, proposal, least)))
-        else:  # often both are nearly as good, and rounding must not choose: an exported policy rounds otherwise
+        else:  # both are often nearly equal, and an exported policy rounds differently: rounding must not decide
             chosen = both(critics.doubled, observation, proposal, least).argmax(-1)
         switch = chosen == 1
         if self.most_steps is not None:
@@ -288,14 +287,14 @@ class SwitchingPolicy(Encoded, Remembering):
 def both(
     critics: Callable[..., Tensor], observation: Tree, proposal: Proposal, least: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Return the least value of critics [..., 2] of going on, and of switching; `least` says what that is."""
+    """Return values [..., 2] of continuing and of switching; `least` combines those of several critics."""
     return torch.stack([least(critics(observation, trajectory)) for trajectory in (proposal.kept, proposal.new)], -1)
 
 
 class TrajectoryTarget(TargetCallback):
-    """Target that looks through steps on which stored and present policy go on alike (section 4.2).
+    """Target that sums rewards over steps on which stored and current policy both continue (section 4.2).
 
-    A batch of single steps has that of one step.
+    A batch of single steps has one-step targets.
     """
 
     def __init__(self, critics: TrajectoryCritics, policy: SwitchingPolicy, **options: Any) -> None:
@@ -331,7 +330,7 @@ class TrajectoryTarget(TargetCallback):
 
 
 class TrajectoryLoss(CriticLoss):
-    """Distance of each critic to the common target, at the trajectories that were in force, summed over critics."""
+    """Distance of each critic to the common target at the stored trajectories, summed over critics."""
 
     def loss(  # type: ignore[override]
         self, observation: Tree, next_trajectory: Tensor, q_target: Tensor, target_scale: Tensor | None = None
@@ -340,7 +339,7 @@ class TrajectoryLoss(CriticLoss):
 
 
 class SwitchingPolicyLoss(LossCallback):
-    """Minus the value of what is proposed, as far as it is switched to, and the price of its density."""
+    """Minus the value of the proposal times its probability, minus the proposal's entropy weighted by α."""
 
     provides = ("policy_entropy",)
 

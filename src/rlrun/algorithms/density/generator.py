@@ -1,7 +1,7 @@
 """Generators whose outputs follow a density: amortized inference (Ratzlaff et al. 2019, arXiv 1901.11058).
 
     x = f(z)                  z standard normal [K]
-    x = f(z_1…K) + λ z        z standard normal [D]: with fewer numbers of noise than outputs the density has full rank
+    x = f(z_1…K) + λ z        z standard normal [D]: a density of full rank from K < D numbers
 
 GPVI (Ratzlaff et al. 2021, arXiv 2103.01291) also needs y = J⁻ᵀ v, with J = ∂x/∂z. A network learns it from J's
 products with vectors alone:
@@ -29,7 +29,7 @@ from rlrun.ops import stein
 
 
 class Generator(nn.Module):
-    """From noise [N, K], or [N, D] with λ, and inputs [N, …] to particles [N, D].
+    """A network from noise [N, K], or [N, D] with λ, and inputs [N, …] to particles [N, D].
 
     Args:
         energy: has `size`, D.
@@ -37,10 +37,10 @@ class Generator(nn.Module):
         count: N.
         inputs: space of the observations that are further inputs; None = there are none.
         network: any module from noise and inputs, flat, to outputs; None = an `MLP` of the options.
-        scale: λ; None = outputs are those of the network alone.
+        scale: λ; None = the network's outputs alone.
         learn_scale: λ is learned, by its logarithm.
-        average_rate: what the running average of the network keeps in an update; predictions are by that average. None
-            = there is none.
+        average_rate: share of the network's running average that an update keeps; predictions use that average. None
+            = no average.
         information: of noise and outputs, as `mutual_information.information_of` makes it; it is trained with the
             network.
         options: of `MLP`.
@@ -103,7 +103,7 @@ class Generator(nn.Module):
         return self._evaluated(self.layers, noise, observation)
 
     def predict(self, noise: Tensor, observation: Tree | None = None) -> Tensor:
-        """Return particles by the running average of the network, if there is one."""
+        """Return particles from the running average of the network, if there is one."""
         return self._evaluated(self.layers if self.slow is None else self.slow, noise, observation)
 
     def _evaluated(self, layers: nn.Module, noise: Tensor, observation: Tree | None) -> Tensor:
@@ -117,13 +117,13 @@ class Generator(nn.Module):
     def information_loss(self, noise: Tensor, outputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return minus the information between outputs and the K numbers that the network reads.
 
-        It is the loss of each row, [N], and new values of buffers by paths of a loss of this network.
+        Returned are the loss of each row, [N], and new values of buffers, by their paths from a loss callback.
         """
         loss, _, buffers = self.information.learn(noise[..., : self.size], outputs)
         return loss, {f"network.information.{name}": value for name, value in buffers.items()}
 
     def averaged(self) -> dict[str, Tensor]:
-        """Return the running average with the network before this update, by paths of a loss of this network."""
+        """Return the running average with the network before this update, by paths from a loss callback."""
         if self.slow is None or self.average_rate is None:
             return {}
         now = self.layers.state_dict()
@@ -139,9 +139,9 @@ class Inverse(nn.Module):
     """y = J⁻ᵀ v of a generator's Jacobian, by a network or by a matrix inverse.
 
     Args:
-        generator: of J; with D numbers of noise, or λ.
-        exact: the matrix is inverted; with λ by its block, which alone is not λ times the identity.
-        block: the network makes y of the block of K numbers only; it needs λ.
+        generator: has the Jacobian J, by D numbers of noise, or λ.
+        exact: invert the matrix; with λ only its block [K, K].
+        block: the network computes only the first K numbers of y; needs λ.
         hidden, activation: of the network.
 
     Raises:
@@ -169,7 +169,7 @@ class Inverse(nn.Module):
         return torch.cat((self.solved(generator, noise, short), rest), -1)
 
     def reduced(self, generator: Generator, noise: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the vectors [M, N, S] of which a network or an inverse finds y, and what is known of y already."""
+        """Return the vectors [M, N, S] whose y is to be computed, and the numbers of y that are known already."""
         scale = generator.scale
         if not self.block or scale is None:
             return vector, vector[..., :0]
@@ -228,7 +228,7 @@ class InverseLoss(LossCallback):
         network: of y.
         optimizer: of its parameters.
         generator: of J.
-        kernel: its width; `forward(distances)` returns it and what is not needed here.
+        kernel: has the width; `forward(distances)` returns it first.
         options: of `LossCallback`.
     """
 

@@ -2,8 +2,8 @@
 
     U(w) = 1/n Σ -log p(label | network_w(observation)) + |w|² / 2 n s²        n rows of data, s the prior's deviation
 
-The weights are particles of their own, or outputs of a generator: a hypernetwork (1901.11058). As functions, particles
-are what the networks compute at the observations of a batch and at further ones next to them (1902.09754).
+The weights are particles themselves, or outputs of a generator: a hypernetwork (1901.11058). As functions, particles
+are the networks' outputs at the observations of a batch and at further ones near them (1902.09754).
 """
 
 import math
@@ -26,25 +26,25 @@ Voting = Literal["soft", "hard"]
 LOSSES = ("classification", "regression")
 Metric = Callable[..., Tensor]
 FEW = 1e-3
-NO_CLASSES = "algorithm.loss: labels are numbers, no classes; regression is for these"
+NO_CLASSES = "algorithm.loss: labels are numbers, not classes; use regression"
 
 
 class Likelihood(nn.Module):
     """The energy of weights [N, P] of a network, from labels.
 
     Args:
-        network: whose weights are particles; its own are not used. Functions get pixels as numbers from 0 to 1.
-        data: that is learned from; its length is n.
+        network: its weights are particles; its own values are not used. Functions get pixels as numbers from 0 to 1.
+        data: for training; its length is n.
         loss: cross-entropy, or the squared distance of normal labels.
         deviation: of labels around the network's outputs.
         prior: s; None = all weights are equally likely.
         extra: share of further observations for functions, relative to those of a batch.
-        extra_noise: what is added to them, `uniform` or `normal`.
+        extra_noise: noise that makes them, `uniform` or `normal`.
         extra_deviation: of that noise.
 
     Raises:
-        ConfigError: there is no such loss or noise, a number is out of range, or the network has statistics or
-            parameters that cannot be drawn anew.
+        ConfigError: the loss or noise is unknown, a number is out of range, or the network has statistics or parameters
+            without `reset_parameters`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Likelihood(nn.Module):
         require_one_of("algorithm.loss", loss, LOSSES)
         require_one_of("algorithm.extra.noise", extra_noise, ("uniform", "normal"))
         if [*network.buffers()]:
-            raise ConfigError("energy.network: its statistics would be those of all particles; layer_norm has none")
+            raise ConfigError("energy.network: all particles would share its statistics; layer_norm has none")
         owners = [module for module in network.modules() if [*module.parameters(recurse=False)]]
         if bare := [type(module).__name__ for module in owners if not hasattr(module, "reset_parameters")]:
             raise ConfigError(f"energy.network: a {bare[0]} has parameters, but no reset_parameters(): all start alike")
@@ -86,7 +86,7 @@ class Likelihood(nn.Module):
         """Return the weights of new networks, [N, P]."""
         rows = []
         for _ in range(count):
-            for layer in reversed([*self.network.modules()]):  # a network's own way comes after those of its layers
+            for layer in reversed([*self.network.modules()]):  # a network's own reset comes after those of its layers
                 getattr(layer, "reset_parameters", lambda: None)()
             rows.append(torch.cat([parameter.detach().flatten() for parameter in self.network.parameters()]))
         return torch.stack(rows)
@@ -109,7 +109,7 @@ class Likelihood(nn.Module):
         return energy + particles.square().sum(-1) / (2.0 * self.rows * self.prior**2)
 
     def fit(self, values: Tensor, label: Tensor) -> Tensor:
-        """Return U [N] of functions [N, F], whose first places are those of the labels; a prior has no part in it."""
+        """Return U [N] of functions [N, F], whose first places have the labels; without the prior."""
         places = self._places_of(len(label))
         outputs = values.reshape(len(values), places, -1)
         return self._error(outputs[:, : len(label)], label)
@@ -133,13 +133,13 @@ class Likelihood(nn.Module):
         """Return the mean error of outputs [N, B, K] over the labels: [N].
 
         Raises:
-            ConfigError: labels are no classes, or not as many numbers as outputs.
+            ConfigError: labels are not classes, or do not have as many numbers as outputs.
         """
         if self.kind == "classification" and (label.is_floating_point() or label.dim() > 1):
             raise ConfigError(NO_CLASSES)
         if self.kind == "regression" and label[0].numel() != outputs.shape[-1]:
             sizes = f"{outputs.shape[-1]} outputs and {label[0].numel()} numbers a label"
-            raise ConfigError(f"energy.network.outputs: a regression wants as many as labels have numbers; got {sizes}")
+            raise ConfigError(f"energy.network.outputs: a regression needs one for each number of a label; got {sizes}")
         if self.kind == "classification":
             wanted = label.long().expand(outputs.shape[:2])
             return F.cross_entropy(outputs.flatten(0, 1), wanted.flatten(), reduction="none").view_as(wanted).mean(1)
@@ -148,10 +148,10 @@ class Likelihood(nn.Module):
 
 
 def outputs_for(label: Space, loss: Loss) -> int:
-    """Return the outputs of a network that predicts labels: one a class, or in a regression one a number.
+    """Return the number of outputs of a network that predicts labels: one per class, or per number in a regression.
 
     Raises:
-        ConfigError: there is no such loss, or labels are numbers and the loss wants classes.
+        ConfigError: the loss is unknown, or labels are numbers and the loss needs classes.
     """
     require_one_of("algorithm.loss", loss, LOSSES)
     if loss == "regression":
@@ -166,13 +166,13 @@ class Votes(nn.Module):
 
     Args:
         source: of weights; a generator's noise is drawn once.
-        likelihood: of them.
-        count: networks of a generator.
-        voting: `soft` is the mean of probabilities; `hard` the share of networks for which a class is the best, where
-            equal shares follow the mean of probabilities.
+        likelihood: of the weights.
+        count: number of networks from a generator.
+        voting: `soft` is the mean of probabilities; `hard` the share of networks whose best class it is, with ties
+            broken by the mean of probabilities.
 
     Raises:
-        ConfigError: there is no such vote.
+        ConfigError: the voting is unknown.
     """
 
     noise: Tensor | None
@@ -204,7 +204,7 @@ class Votes(nn.Module):
         log_mean = outputs.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
         if self.voting == "hard":
             shares = F.one_hot(outputs.argmax(-1), outputs.shape[-1]).float().mean(0)
-            # so few means that they decide between equal shares only
+            # a weight so small that the means only break ties
             log_mean = torch.logaddexp((shares * (1.0 - FEW)).log(), log_mean + math.log(FEW))
         return log_mean
 
@@ -220,10 +220,10 @@ class Votes(nn.Module):
 
 
 def read(network: nn.Module, observation: Tree) -> Tree:
-    """Return observations with the floating numbers that a network reads, choices as such numbers."""
+    """Return observations as the floating-point numbers that a network reads, choices included."""
     space = getattr(network, "observed", None)
     if space is None:
-        return map_tree(Tensor.float, observation)  # a network of one's own scales what it reads
+        return map_tree(Tensor.float, observation)  # a user's network scales its inputs
     parts = zip(leaves(space), leaves_of(space, observation), strict=True)
     return tree_of(
         space, [numbers(leaf, value) if isinstance(leaf, Box) else value.float() for (_, leaf), value in parts]
@@ -231,9 +231,9 @@ def read(network: nn.Module, observation: Tree) -> Tree:
 
 
 class Outliers:
-    """The area under the curve of uncertainty, by which data from elsewhere differ from held-out data.
+    """The area under the ROC curve of detecting outliers among held-out data by the networks' uncertainty.
 
-    These are the column `outlier` of the held-out data; or else its observations, `inverted`, or replaced by `noise`.
+    Outliers are the column `outlier` of the held-out data; or else its observations, `inverted` or replaced by `noise`.
 
     Args:
         network: of the uncertainty.
@@ -241,7 +241,7 @@ class Outliers:
         measure: `entropy` of classes, or `variance` between networks.
 
     Raises:
-        ConfigError: there is no such change or measure.
+        ConfigError: the change or measure is unknown.
     """
 
     def __init__(self, network: Votes, *, change: str = "inverted", measure: str = "entropy") -> None:
@@ -252,7 +252,7 @@ class Outliers:
         self.network, self.change, self.measure = network, change, measure
 
     def __call__(self, observation: Tree, outlier: Tree | None = None) -> Tensor:
-        """Return the uncertainty of each observation, and of something else, [B, 2]."""
+        """Return the uncertainty of each observation, and of an outlier, [B, 2]."""
         strange = map_tree(self._changed, observation) if outlier is None else outlier
         values = [self.network.uncertainty(tree, self.measure) for tree in (observation, strange)]
         return torch.stack(values, -1)
@@ -277,7 +277,7 @@ class Outliers:
 
 
 def metric_of(name: str, loss: Loss) -> Metric | None:
-    """Return a metric by name where it fits the loss: accuracy or error, and likelihood."""
+    """Return a metric by name (accuracy, error or likelihood); None if the loss does not have it."""
     metrics: dict[Loss, dict[str, Metric]] = {
         "classification": {"accuracy": ops.accuracy, "likelihood": ops.log_likelihood},
         "regression": {"error": squared_error, "likelihood": normal_likelihood},

@@ -7,11 +7,11 @@ Attention divides the pixels x among K slots by masks m. One encoder and one dec
     z_k ~ q(z | x, m_k) = N(μ_k, σ²_k),  (x̂_k, m̂_k) = decoder(z_k)
     L   = - Σ_pixels log Σ_k m_k N(x; x̂_k, d_k²) + β Σ_k KL(q(z | x, m_k) ‖ N(0, 1)) + γ Σ_pixels KL(m ‖ softmax m̂)
 
-α is a network from images to images, such as a U-Net. The scope s_k is the share of each pixel that slots before k have
-left. The deviation d_0 of the first slot differs from those of the others, so the background goes to that slot.
+α is a network from images to images, such as a U-Net. The scope s_k is the share of each pixel that earlier slots leave
+to slot k and later ones. The deviation d_0 of the first slot differs from the others', so it gets the background.
 
-ALF takes exp(log σ²) as deviation of latents; here that is σ. In place of its d_k, which fall from slot to slot, there
-are the two of the paper. As in ALF, networks read s_k and m_k and not their logarithms.
+ALF uses exp(log σ²) as the deviation of latents; here it is σ. The two deviations of the paper replace ALF's d_k, which
+fall from slot to slot. As in ALF, networks read s_k and m_k, not their logarithms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ USED = 0.01  # share of a batch's pixels from which a slot counts as used
 
 
 class SlotEncoder(EncodedMLP):
-    """From images and the mask of a slot, [B, C + 1, H, W] from 0 to 1, to means and log-variances of its latents."""
+    """An encoder of images and a slot's mask, [B, C + 1, H, W] from 0 to 1, to means and log-variances of latents."""
 
     def noise(self, count: int) -> Tensor:
         """Draw inputs [count, C + 1, H, W] for `rlrun export-onnx`: data have no masks."""
@@ -46,9 +46,9 @@ class SlotEncoder(EncodedMLP):
 
 
 class WithoutLast(nn.Module):
-    """Numbers [C + 1] of which the last has no gradient.
+    """A parametrization of a bias [C + 1] whose last number has no gradient.
 
-    A bias of all slots' logits changes no mask. Its gradient is rounding errors, which Adam would follow.
+    A common bias of all slots' logits changes no mask. Its gradient is rounding error, which Adam would follow.
     """
 
     def forward(self, bias: Tensor) -> Tensor:
@@ -56,25 +56,25 @@ class WithoutLast(nn.Module):
 
 
 class MONet(nn.Module):
-    """Attention that divides an image of bytes into slots, and an encoder and a decoder of what a slot shows.
+    """Attention that divides an image of bytes into slots, and an encoder and a decoder of each slot.
 
     Args:
         spaces: of columns, by name; `observation` is the image.
         slots: K.
-        latent: numbers that stand for a slot.
-        recurrent_attention: whether attention gives pixels to one slot after another, and reads the scope.
+        latent: numbers of a slot's latent.
+        recurrent_attention: attention reads the scope, and assigns pixels to one slot after another.
         attention: recipe of a module from images [B, C, H, W], recurrent with the scope behind them, to logits: of the
             slot and of the rest, [B, 2, H, W]; or of all slots, [B, K, H, W]. It gets `inputs` and `outputs`, channels,
-            and the `shape` of what it reads, if it takes these.
+            and the `shape` of its input, if it takes these.
         encoder: of image and mask, as `Encoded` takes it.
         hidden: widths of the dense layers behind it.
-        decoder: recipe of the module that makes [B, C + 1, H, W] of latents, as `Decoder` takes it: pixels, before a
-            sigmoid, and the logit of the mask.
+        decoder: recipe of a module from latents to [B, C + 1, H, W], as `Decoder` takes it: pixels before a sigmoid,
+            and the logit of the mask.
         deviation: of pixels in [0, 1] around decoded ones, in all slots but the first.
-        background_deviation: that in the first slot.
+        background_deviation: the deviation in the first slot.
 
     Raises:
-        ConfigError: the column `observation` is no image, a number is out of range, or a module does not fit.
+        ConfigError: the column `observation` is not an image, a number is out of range, or a module does not fit.
     """
 
     deviation: Tensor  # [K]
@@ -154,7 +154,7 @@ class MONet(nn.Module):
         return decoded[:, :, :-1].sigmoid(), decoded[:, :, -1].log_softmax(1)
 
     def log_likelihood(self, image: Tensor, log_masks: Tensor, pictures: Tensor) -> Tensor:
-        """Return the log-density [B] of images [B, C, H, W]: each pixel is a mixture of what slots show of it."""
+        """Return the log-density [B] of images [B, C, H, W]; each pixel is a mixture of the slots' pixels."""
         deviation = self.deviation[:, None, None, None]
         distance = (image.unsqueeze(1) - pictures) / deviation
         log_prob = -(0.5 * distance.square() + deviation.log() + HALF_LOG_TWO_PI).sum(2)  # [B, K, H, W]
@@ -212,7 +212,7 @@ class MONetLoss(LossCallback):
 
 
 def used(masks: Tensor) -> Tensor:
-    """Return how many slots have at least the share `USED` of all pixels, of masks [B, K, H, W]."""
+    """Return the number of slots that have at least the share `USED` of all pixels, from masks [B, K, H, W]."""
     return (masks.mean((0, 2, 3)) >= USED).float().sum()
 
 
@@ -234,7 +234,7 @@ def ari(output: Mapping[str, Tensor], segmentation: Tensor) -> Tensor:
 
 
 class ImageError(SquaredError):
-    """The mean square [B] of what pixels from 0 to 1 are off in the `image` of an output."""
+    """The mean squared error [B] of an output's `image`, whose pixels are from 0 to 1."""
 
     def __call__(self, output: Any, observation: Tree) -> Tensor:
         return super().__call__(output["image"], observation)

@@ -9,9 +9,9 @@ mean over a batch, and A the running mean over updates of M e^T(x', y').
     jsd  log 4 - M softplus(-T(x, y)) - M softplus(T(x', y'))    Hjelm et al. 2019, arXiv 1808.06670, eq. 4
     ml   M log q(y | x) - log p(y) for normal q and p            Barber and Agakov 2003
 
-The loss of all but dv is minus that. jsd bounds twice the Jensen-Shannon divergence, not the information. Its T and
-that of kld approach log p(x, y) / p(x) p(y), the pointwise information; that of dv does after log A is subtracted. ml
-is a bound if p(y) is right; of a y that is not normal it may exceed the information.
+The loss of kld, jsd and ml is minus their estimate. jsd bounds twice the Jensen-Shannon divergence, not information.
+T of jsd and kld approaches log p(x, y) / p(x) p(y), the pointwise information; for dv T - log A does. ml is a bound if
+p(y) is exact; if y is not normal, it may exceed the information.
 """
 
 import math
@@ -64,7 +64,7 @@ class RunningMean(Nonnegative):
     Args:
         start: its value before the first update.
         speed: update k, from 0, has the share speed / (speed + k); 1 = the plain mean.
-        rate: of an exponential mean, corrected for its start; None = `speed` counts.
+        rate: of an exponential mean, corrected for its start; None = use `speed`.
     """
 
     value: Tensor
@@ -80,7 +80,7 @@ class RunningMean(Nonnegative):
         self.register_buffer("updates", torch.zeros((), dtype=torch.float64))
 
     def after(self, rows: Tensor) -> Buffers:
-        """Return the buffers with the mean of rows [B, …], of all ranks; nothing is changed."""
+        """Return copies of the buffers, updated with the mean of rows [B, …] of all ranks."""
         newest = rows.detach().sum(0)
         count = distributed.pooled_(newest, len(rows))
         if count == 0:
@@ -97,7 +97,7 @@ class Ring(Nonnegative):
 
     Args:
         space: of a row.
-        size: rows that are kept.
+        size: number of rows.
     """
 
     count: Tensor  # rows that were written so far
@@ -111,9 +111,9 @@ class Ring(Nonnegative):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def exchange(self, tree: Tree) -> tuple[Tree, Buffers]:
-        """Return as many rows as a tree [B, …] has, drawn from earlier ones, and the buffers with its rows added.
+        """Return B rows drawn from earlier ones, and the buffers with the B rows of this tree [B, …] added.
 
-        While there are fewer than B earlier ones, its own rows are drawn, too.
+        While there are fewer than B earlier rows, the new ones are drawn, too.
         """
         rows = leaves_of(self.space, tree)
         batch, device = len(rows[0]), self.count.device
@@ -139,19 +139,19 @@ class MutualInformation(EncodedMLP):
         spaces: of columns, by name.
         x, y: names of columns, `observation.goal` for a part of one.
         estimator: dv, kld, jsd or ml.
-        sampler: which pairs are of the product. buffer: x with earlier y; double_buffer: earlier x with earlier y;
-            shuffle, shift: x with the batch's y in a random order, or of the row before. The last two want
+        sampler: of pairs from the product. buffer: x with earlier y; double_buffer: earlier x with earlier y;
+            shuffle, shift: x with the batch's y in a random order, or of the previous row. The last two need
             independent rows. The first two give y (and x) no gradient.
         buffer_rows: rows of each buffer.
         speed, rate: of running means, as `RunningMean` takes them: A of dv, or the moments of y of ml.
         distribution: p(y), of torch.distributions, if it is known; it replaces the sampler, or the moments.
-        features: a network whose encoder x and y go through; a `JointLoss` of its loss and this trains it by both.
+        features: a network whose encoder reads x and y; a `JointLoss` of its loss and this one trains it by both.
         hidden, activation, init: of the layers, as `MLP` takes them.
         encoder: as `Encoded` takes it, of {x, y}; with ml of x.
 
     Raises:
-        ConfigError: a setting has no meaning.
-        SpaceError: there is no such column; or y is no array of numbers, where it has to be one.
+        ConfigError: a setting is invalid.
+        SpaceError: there is no such column; or y has to be an array of numbers, and is not.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class MutualInformation(EncodedMLP):
         numbers = isinstance(space, Box) and space.dtype.startswith("float")
         if not numbers and (estimator == "ml" or distribution is not None):
             raise SpaceError(
-                f"ml, and a known distribution, want one array of numbers; '{y}' is {trees.describe(space)}"
+                f"ml, and a known distribution, need one array of numbers; '{y}' is {trees.describe(space)}"
             )
         layers: dict[str, Any] = {"hidden": hidden, "activation": activation, "init": init, "encoder": encoder}
         if estimator == "ml":
@@ -203,7 +203,7 @@ class MutualInformation(EncodedMLP):
         self.rings = nn.ModuleDict({name: Ring(columns[name], buffer_rows) for name in kept})
 
     def pointwise(self, x: Tree, y: Tree) -> Tensor:
-        """Return the pointwise information of pairs [...] in nats, as far as it was learned: [...]."""
+        """Return the current estimate of the pointwise information [...] of pairs [...], in nats."""
         x, y, lead = self.rows_of(x, y)
         if self.estimator == "ml":
             return self._log_ratio(x, y, self.average.value).reshape(lead)
@@ -213,7 +213,7 @@ class MutualInformation(EncodedMLP):
     def learn(self, x: Tree, y: Tree, valid: Tensor | None = None) -> tuple[Tensor, Tensor, Buffers]:
         """Return the loss of pairs [...], the batch's estimate in nats, and new values of buffers by their paths.
 
-        valid [...]: pairs that count; the others have the loss 0.
+        valid [...]: pairs to learn from; the others have the loss 0.
         """
         x, y, lead = self.rows_of(x, y)
         if valid is None:
@@ -284,7 +284,7 @@ class MutualInformation(EncodedMLP):
         return given_x - of_y  # type: ignore[no-any-return]
 
     def rows_of(self, x: Tree, y: Tree) -> tuple[Tree, Tree, torch.Size]:
-        """Return columns [...] as rows [B, …], of features if it reads some, and their leading sizes."""
+        """Return columns [...] as rows [B, …], encoded if there are `features`, and their leading sizes."""
         encoded, lead = self._borrowed[0], torch.Size()
         columns = {"x": x, "y": y} if encoded is None else {"x": encoded.encode(x), "y": encoded.encode(y)}
         for name, space in self._columns.items():
@@ -298,9 +298,9 @@ class MutualInformation(EncodedMLP):
 def information_of(
     weight: float, *, noise: int, outputs: int, estimator: Estimator = "jsd", **options: Any
 ) -> MutualInformation | None:
-    """Return an estimator of the information between noise [N, K] and outputs [N, D], if it has a weight.
+    """Return an estimator of the information between noise [N, K] and outputs [N, D]; None if the weight is 0.
 
-    The product of marginals is that of the noise with the outputs of the row before.
+    Pairs of the product are noise with the outputs of the previous row.
     """
     wide = (np.full(size, np.inf, np.float32) for size in (noise, outputs))
     spaces = {name: Box(limit.shape, -limit, limit) for name, limit in zip("xy", wide, strict=True)}
@@ -330,7 +330,7 @@ def _below(prefix: str, buffers: Buffers) -> Buffers:
 
 
 class InformationLoss(LossCallback):
-    """Minus the estimate. Its gradient makes x and y share information where it reaches them, as in a `JointLoss`."""
+    """Minus the information estimate. In a `JointLoss` its gradient also makes x and y share information."""
 
     network: MutualInformation
 
@@ -358,7 +358,7 @@ class InformationBonus(Bonus):
 
 
 class InformationBonusLoss(LossCallback):
-    """The same loss of the pairs that the bonus reads."""
+    """Train the network of an `InformationBonus`, on the pairs that the bonus reads."""
 
     network: MutualInformation
 
@@ -369,11 +369,11 @@ class InformationBonusLoss(LossCallback):
 
 
 class InformationBound:
-    """A metric of held-out data: the estimate by all rows, where pairs of the product are of rows of one batch.
+    """A metric of held-out data: the information estimate over all rows, with pairs of the product within batches.
 
     Args:
         network: of the estimate.
-        shifts: other rows whose y each x is paired with.
+        shifts: number of other rows whose y each x is paired with.
     """
 
     def __init__(self, network: MutualInformation, *, shifts: int = 16) -> None:

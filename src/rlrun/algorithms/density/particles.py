@@ -1,9 +1,9 @@
 """Particles that follow a density exp(-U): SVGD, GFSF, a Fisher-Stein critic, and GPVI (equations: `rlrun.ops.stein`).
 
-    L = 1/N Σ_i g_i · x_i        g the drift, without gradient; x particles, or what a network computes by them
+    L = 1/N Σ_i g_i · x_i        g the drift, without gradient; x particles, or outputs of networks with these weights
 
-Particles are parameters, or what a generator makes of noise. `entropy_weight` E counts the entropy of their density q:
-with E = 1 they follow exp(-U), with 0 each goes to a minimum of U.
+Particles are parameters, or a generator's outputs. `entropy_weight` E weights the entropy of their density q: with
+E = 1 they follow exp(-U), with 0 each goes to a minimum of U.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Particles(nn.Module):
     """Particles [N, D] as parameters, standard normal at first.
 
     Args:
-        energy: has `size`, D; its own `initial(count)` [N, D] are the first values, if there are some.
+        energy: has `size`, D; its `initial(count)` [N, D], if it has one, returns the first values.
         count: N.
     """
 
@@ -58,10 +58,10 @@ class GaussianEnergy(nn.Module):
         covariance: Σ, [D, D].
 
     Raises:
-        ConfigError: Σ is no covariance of D numbers.
+        ConfigError: Σ is not a covariance of D numbers.
     """
 
-    rows = 1.0  # data of which U is the mean
+    rows = 1.0  # number of data rows in the mean U
     mean: Tensor
     precision: Tensor
 
@@ -85,14 +85,14 @@ class GaussianEnergy(nn.Module):
 
 
 class Kernel(nn.Module):
-    """The width h of the kernel: the median rule, times a factor, maybe averaged over updates.
+    """The width h of the kernel: the median rule, times a factor, optionally averaged over updates.
 
     Args:
-        factor: above 1 counters that SVGD makes the variance too small.
-        rate: of the running average, without its start at 0; None = each update has its own width.
+        factor: above 1 corrects the too small variance of SVGD.
+        rate: of the running average, corrected for its start at 0; None = each update has its own width.
     """
 
-    moments: Tensor  # of the average: its sum and its mass
+    moments: Tensor  # weighted sum of widths, and sum of weights
 
     def __init__(self, *, factor: float = 1.0, rate: float | None = None) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Kernel(nn.Module):
         self.register_buffer("moments", torch.zeros(2))
 
     def forward(self, distances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return h of squared distances, and the buffer that follows, for `updates`."""
+        """Return h of squared distances, and the new buffer, for `updates`."""
         width = self.factor * stein.kernel_width(distances)
         if self.rate is None:
             return width, {}
@@ -114,15 +114,15 @@ class Kernel(nn.Module):
 def critic_of(
     method: Method, size: int, *, network: nn.Module | None = None, hidden: Sequence[int], **options: Any
 ) -> nn.Module | None:
-    """Return a critic if the method has one: a module of one's own, or an `MLP` of the options, [N, D] -> [N, D]."""
+    """Return the critic [N, D] -> [N, D] of method minmax: the given network, or an `MLP`; None for other methods."""
     own = MLP(size, size, hidden=hidden, **options) if network is None else network
     return own if method == "minmax" else None
 
 
 class Drawn(NamedTuple):
-    """Particles and their places.
+    """Particles, their noise, and the observations where functions are evaluated.
 
-    noise: [N, K], None of parameters; values: [N, D], or [N, F] of functions at these places [P, …].
+    noise: [N, K], None for parameters; values: [N, D], or [N, F] of functions at `places` [P, …].
     """
 
     noise: Tensor | None
@@ -134,12 +134,12 @@ class ParticleDraws(LossCallback):
     """A loss of particles: it draws them and evaluates their energy.
 
     Args:
-        network: the loss trains it.
+        network: is trained.
         optimizer: of its parameters.
         source: makes particles: `noise()`, and a call with the noise; None = the network.
-        energy: U of particles [N, D], and columns of the batch: [N]; it is a mean over its `rows` of data.
-        entropy_weight: E. It is divided by the rows of the energy.
-        functional: particles are functions: numbers that `energy.functions` computes at the batch's observations.
+        energy: U [N] of particles [N, D] and columns of the batch, a mean over its `rows` of data.
+        entropy_weight: E. It is divided by the energy's `rows`.
+        functional: particles are functions, evaluated by `energy.functions` at the batch's observations.
         options: of `LossCallback`.
     """
 
@@ -173,7 +173,7 @@ class ParticleDraws(LossCallback):
         return Drawn(noise, self.energy.functions(particles, places).flatten(1), places)
 
     def slope(self, drawn: Drawn, observation: Tree | None, label: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the gradient of U by the values, as they have it, and U [N]; neither has a gradient."""
+        """Return the gradient of U by the values, in their shape, and U [N], both detached."""
         leaf = drawn.values.detach().requires_grad_()
         with torch.enable_grad():
             energy = self.energy.fit(leaf, label) if self.functional else self.energy(leaf, observation, label)
@@ -189,7 +189,7 @@ class SteinCriticLoss(ParticleDraws):
         l2: λ, the weight of |f|².
         exact: the trace is exact, by a backward pass a dimension; else an estimate by one random projection
             (Hutchinson 1990, doi 10.1080/03610919008812866).
-        resample: the particles' loss draws its own noise; else it takes that of this loss.
+        resample: the particles' loss draws its own noise; else it uses the noise of this loss.
         options: of `ParticleDraws`.
     """
 
@@ -224,7 +224,7 @@ class SteinCriticLoss(ParticleDraws):
 
 
 def critic_loss(method: Method, network: nn.Module | None, **options: Any) -> SteinCriticLoss | None:
-    """Return the loss of the critic if the method has one."""
+    """Return the loss of the critic, if there is one."""
     return None if network is None else SteinCriticLoss(network, **options)
 
 
@@ -244,18 +244,18 @@ class ParticleLoss(ParticleDraws):
     Args:
         network: makes particles, and is trained.
         method: how the drift is estimated.
-        sources: of SVGD's kernel: the particles themselves; or of a generator, the other half of them, others drawn
-            for it, or one of these for each particle, the only way with inputs.
+        sources: of SVGD's kernel: `same` particles; from a generator also the other half (`halves`), others (`apart`),
+            or one other for each particle (`pairs`), the only way with inputs.
         kernel: its width.
         ridge: α of GFSF.
         critic: of minmax.
         inverse: of GPVI, `inverse(noise, vector)`.
         pace: updates of the critic, or the inverse, for each of the particles; by method.
-        information_weight: of the information between noise and outputs, whose loss the network has.
+        information_weight: of the network's loss of information between noise and outputs.
         options: of `ParticleDraws`.
 
     Raises:
-        ConfigError: there is no such method, or it does not fit the particles.
+        ConfigError: the method is unknown, or does not fit the particles.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class ParticleLoss(ParticleDraws):
             drift, energy, updates = self._drift(drawn, observation, label)
         elements = (drift * drawn.values[: len(drift)]).sum(-1)
         if self.information_weight and drawn.noise is not None:
-            moved = len(drift)  # of halves only the first
+            moved = len(drift)  # with halves only the first half
             shared, buffers = self.source.information_loss(drawn.noise[:moved], drawn.values[:moved])
             elements, updates = elements + self.information_weight * shared, updates | buffers
         updates |= getattr(self.network, "averaged", dict)()
@@ -334,7 +334,7 @@ class ParticleLoss(ParticleDraws):
         return stein.svgd_drift(targets, source.values, gradient, width, self.entropy_weight), energy, updates
 
     def _source(self, drawn: Drawn, observation: Tree | None) -> Drawn:
-        """Return the particles of which the kernel's mean is."""
+        """Return the particles over which the kernel's mean is taken."""
         if self.method == "svgd" and self.sources == "same":
             return drawn
         if self.method == "svgd" and self.sources == "halves":

@@ -1,12 +1,12 @@
-"""Random network distillation (Burda et al. 2018, arXiv 1810.12894): what cannot be predicted yet was rarely seen.
+"""Random network distillation (Burda et al. 2018, arXiv 1810.12894): a bonus for rarely seen observations.
 
-A network learns to predict the features that another, random and fixed one, finds in observations; its error is
-large where observations are unlike those that it learned from. It pays for arriving: the bonus of a transition is
-the error at the observation after it, the last of an episode included; what an episode begins with pays nothing.
+A network learns to predict the features of another, random and fixed one; its error is large for observations unlike
+those that it learned from. The bonus of a transition is the error at its next observation, also the last of an episode;
+the first observation of an episode has none.
 
     L = bonus = |p(s') - f(s')|²,  f random and fixed
 
-Differences from the paper: bonuses are rewards like any other, so one value sums both and ends with the episode.
+Differences from the paper: bonuses are added to rewards, so one value sums both and ends with the episode.
 They are divided by the root mean square of all bonuses so far, not by the deviation of their returns.
 """
 
@@ -26,21 +26,21 @@ from rlrun.nn.mlp import Activation, Initializer, outputs_of, zeros
 
 
 class Distillation(nn.Module):
-    """A random network that never learns, and one that predicts it.
+    """A fixed random network, and one that learns to predict it.
 
     Args:
         spaces: of the environment.
         hidden: widths of the random network's layers.
-        further: widths of the layers that the other one has beyond those.
-        features: how many numbers are predicted.
-        frames: how many of the newest frames of a stacked image [frames, H, W] count; None = the whole stack.
+        further: widths of further layers of the predictor.
+        features: number of outputs.
+        frames: newest frames of a stacked image [frames, H, W] that are used; None = the whole stack.
         activation, init: of the layers, as `MLP` takes them.
-        encoder: any module from observations to features [..., F] that both networks see; it does not learn.
-        random, predictor: any modules in place of the two networks, from the same to equally many numbers.
+        encoder: any frozen module from observations to features [..., F], the input of both networks.
+        random, predictor: any modules in place of the two networks.
 
     Raises:
         SpaceError: no part of the observation is such a stack.
-        ConfigError: the two networks make different numbers of outputs.
+        ConfigError: the two networks have different numbers of outputs.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Distillation(nn.Module):
         self.train()
 
     def train(self, mode: bool = True) -> "Distillation":
-        """Set the mode of the predictor; what does not learn has no dropout, and keeps its statistics."""
+        """Set the mode of the predictor; frozen networks stay in evaluation mode."""
         super().train(mode)
         for part in (self.encoder, self.random):
             if part is not None:
@@ -107,7 +107,7 @@ def _is_stack(space: Space, frames: int) -> bool:
 
 
 def _newest_of_space(space: Space, frames: int) -> Space:
-    """Return the space of observations with the newest frames of each stack alone."""
+    """Return the space of observations with only the newest frames of each stack."""
     if isinstance(space, Composite):
         return Composite({name: _newest_of_space(part, frames) for name, part in space.parts.items()})
     if isinstance(space, Box) and _is_stack(space, frames):
@@ -117,7 +117,7 @@ def _newest_of_space(space: Space, frames: int) -> Space:
 
 
 def _newest(space: Space, observation: Tree, frames: int) -> Tree:
-    """Return observations [...] with the newest frames of each stack alone."""
+    """Return observations [...] with only the newest frames of each stack."""
     if isinstance(space, Composite):
         return {name: _newest(part, observation[name], frames) for name, part in space.parts.items()}
     if not isinstance(space, Box) or not _is_stack(space, frames):
@@ -126,7 +126,7 @@ def _newest(space: Space, observation: Tree, frames: int) -> Tree:
 
 
 class Novelty(Bonus):
-    """The prediction's error at the observation that a transition leads to."""
+    """A bonus: the prediction error at the next observation."""
 
     network: Distillation
 
@@ -138,7 +138,7 @@ class Novelty(Bonus):
 
 
 class NoveltyLoss(BonusLoss):
-    """The same error, made small where the agent was."""
+    """The prediction error, minimized at visited observations."""
 
     network: Distillation
 

@@ -9,7 +9,7 @@ The encoder proposes a distribution q of latents z, the decoder a distribution p
 
 With a condition c the prior is learned: p(z | c) = N(μ_p, σ_p²). The encoder outputs the difference from it, so the
 posterior has mean μ + μ_p and variance σ² σ_p². The KL is then ½ Σ (μ² / σ_p² + σ² - 1 - log σ²). Logits of choices
-add up likewise. Or the decoder reads the condition, p(x | z, c), and the prior stays as it is without one.
+add up likewise. Alternatively the decoder reads the condition, p(x | z, c), and the prior is the unconditional one.
 
 Draws of choices are one-hot. Their gradient is that of the probabilities (straight-through, Bengio et al. 2013, arXiv
 1308.3432), or of softmax((logits + Gumbel noise) / temperature) (Jang et al. 2017, arXiv 1611.01144).
@@ -40,7 +40,7 @@ class VAE(Autoencoder):
 
     Args:
         spaces: of columns, by name.
-        latent: variables.
+        latent: number of latent variables.
         options: of `rlrun.nn.Autoencoder`.
     """
 
@@ -61,7 +61,7 @@ class VAE(Autoencoder):
         return mean + prior_mean, log_deviation + prior_log_deviation, divergence
 
     def draw(self, inputs: Tree) -> tuple[Tensor, Tensor]:
-        """Return a draw of latents of what the encoder reads, and the divergence of each: [B, latent] both."""
+        """Return a draw of latents, and the divergence of each: [B, latent] both."""
         mean, log_deviation, divergence = self.posterior(inputs)
         return mean + log_deviation.exp() * ops.normal_like(mean), divergence
 
@@ -80,9 +80,9 @@ class DiscreteVAE(Autoencoder):
 
     Args:
         spaces: of columns, by name.
-        latent: variables.
+        latent: number of latent variables.
         choices: of each of them.
-        mode: where the gradient of a draw comes from: st, its probabilities; st-gumbel, a softmax of noisy logits.
+        mode: source of a draw's gradient: st, its probabilities; st-gumbel, a softmax of noisy logits.
         options: of `rlrun.nn.Autoencoder`.
     """
 
@@ -109,7 +109,7 @@ class DiscreteVAE(Autoencoder):
         return numbers.reshape(*numbers.shape[:-1], self.variables, self.choices)
 
     def draw(self, inputs: Tree, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return a one-hot draw [B, L K] of what the encoder reads, and the divergence of each variable [B, L].
+        """Return a one-hot draw of latents [B, L K], and the divergence of each variable [B, L].
 
         temperature: of the softmax of mode st-gumbel.
         """
@@ -133,7 +133,7 @@ class Beta(nn.Module):
     Args:
         initial: β to start from.
         target: nats of a variable's divergence; None = β is constant.
-        variables: latent ones.
+        variables: number of latent variables.
 
     Raises:
         ConfigError: β is not above 0.
@@ -198,7 +198,7 @@ def active(divergence: Tensor) -> Tensor:
 
 
 class BetaLoss(LossCallback):
-    """Move log β towards the β at which the divergence is at its target; without one nothing is learned."""
+    """Learn the β that holds the divergence at its target; without a target β is constant."""
 
     network: Beta
 
@@ -208,11 +208,11 @@ class BetaLoss(LossCallback):
 
 
 class Bound:
-    """A metric of held-out data, [B] nats each.
+    """The evidence lower bound of held-out data, or a part of it, [B] in nats.
 
     Args:
         network: of the run.
-        part: elbo, the log-likelihood of decoded observations less the divergence of latents; or one of these.
+        part: elbo, the log-likelihood of decoded observations minus the divergence of latents; or one of these.
     """
 
     def __init__(self, network: VAE | DiscreteVAE, part: Part = "elbo") -> None:

@@ -6,9 +6,9 @@
 
 sg stops gradients, w weighs the commitment of the encoder; all means are over the entries of a row (eq. 3).
 
-Two options go beyond ALF's. With `ema` codes are running means of the rows that chose them, in place of the first term
-(appendix A.1): N ← γ N + (1 - γ) n, m ← γ m + (1 - γ) Σ x, e = m / N. With `revive`, too, a code whose share of the
-rows falls below that many times 1 / K moves to an encoded row of the batch.
+Two options are not in ALF. With `ema` codes are running means of the rows that chose them, in place of the first term
+(appendix A.1): N ← γ N + (1 - γ) n, m ← γ m + (1 - γ) Σ x, e = m / N. With `revive` in addition, a code whose share of
+rows falls below `revive` / K moves to an encoded row of the batch.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ from rlrun.nn import Autoencoder, flatten
 from rlrun.nn.normalizer import Nonnegative
 from rlrun.training.metrics import Metric
 
-DEAD = 0.1  # of the share 1 / K, below which a code counts as dead
-USAGE = 0.99  # share of the shares of rows that stays from update to update
-LEAST = 1e-5  # rows that a code has at least, so that its mean is a number
+DEAD = 0.1  # a code with a smaller share of rows than this times 1 / K counts as dead
+USAGE = 0.99  # decay of the running shares of rows, per update
+LEAST = 1e-5  # lower bound of a code's count, so that its mean is finite
 
 
 class VQVAE(Nonnegative, Autoencoder):
@@ -38,14 +38,14 @@ class VQVAE(Nonnegative, Autoencoder):
         spaces: of columns, by name.
         codes: K.
         latent: D, numbers of a code.
-        ema: γ, by which codes are running means; None = the optimizer moves them.
+        ema: γ of the running means that codes are; None = the optimizer trains them.
         options: of `rlrun.nn.Autoencoder`.
 
     Raises:
         ConfigError: a number is out of range.
     """
 
-    usage: Tensor  # share of the rows that chose each code lately, [K]
+    usage: Tensor  # running share of rows that chose each code, [K]
     counts: Tensor  # running mean of the number of rows that chose each code, [K]
     sums: Tensor  # running mean of the sum of these rows, [K, D]
     nonnegative: tuple[str, ...] = ("usage",)
@@ -78,27 +78,27 @@ class VQVAE(Nonnegative, Autoencoder):
 
     def index(self, encoded: Tensor) -> Tensor:
         """Return the nearest code [B] of each encoded row [B, D]."""
-        distance = self.codebook.square().sum(-1) - 2.0 * encoded @ self.codebook.T  # less the square of the row
+        distance = self.codebook.square().sum(-1) - 2.0 * encoded @ self.codebook.T  # without the square of the row
         return distance.argmin(-1)
 
     def forward(self, inputs: Tree) -> Tensor:
-        """Return observations as they are decoded from their codes, [B, N]."""
+        """Return observations decoded from their codes, [B, N]."""
         decoded: Tensor = self.decoder(self.codebook[self.index(self.encoder(inputs))])
         return decoded
 
 
 class VQVAELoss(LossCallback):
-    """Distances of codes to encoded rows, of these to codes, and of decoded to true observations.
+    """Distances of codes to encoded rows, of encoded rows to codes, and of decoded to true observations.
 
     Args:
         network: encoder, codebook and decoder.
         optimizer: of their parameters.
         commitment: w.
-        revive: a code whose share of the rows is below this share of 1 / K moves to a row of the batch; 0 = none does.
+        revive: a code whose share of rows is below `revive` / K moves to a row of the batch; 0 = never.
         options: of `LossCallback`.
 
     Raises:
-        ConfigError: `revive` is negative, or the optimizer moves the codes.
+        ConfigError: `revive` is negative, or the optimizer trains the codes.
     """
 
     network: VQVAE
@@ -157,7 +157,7 @@ class VQVAELoss(LossCallback):
 
 
 def perplexity(chosen: Tensor) -> Tensor:
-    """Return e to the entropy of codes that rows chose, one-hot [B, K]: as many codes, all used alike."""
+    """Return exp of the entropy of chosen codes, one-hot [B, K]: the number of equally used codes with that entropy."""
     share = chosen.mean(0)
     entropy: Tensor = torch.special.entr(share).sum()
     return entropy.exp()

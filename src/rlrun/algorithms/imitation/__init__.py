@@ -1,1 +1,1 @@
-"""Learning from an expert by a discriminator: it says expert and policy apart, and the policy is paid to deceive it."""
+"""Imitation: cloning an expert's actions, and rewards from a discriminator of expert and policy."""

@@ -1,15 +1,15 @@
 """Adversarial inverse reinforcement learning (Fu et al. 2018, arXiv 1710.11248).
 
-The discriminator is made of a reward g and a shaping potential h, so that g is a reward apart from the policy:
+The discriminator consists of a reward g and a shaping potential h, so that g does not depend on the policy:
 
-    f(s, a, s') = g(s, a) + γ h(s') - h(s)            eq. 4; with `state_only` g is of s alone; h is 0 at ends
+    f(s, a, s') = g(s, a) + γ h(s') - h(s)            eq. 4; with `state_only` g is of s alone; h(s') = 0 if terminated
     μ(a | s) = (1 - u) π(a | s) + u / |A|             π and uniform actions; u = 0 in the paper
     D = exp f / (exp f + μ) = sigmoid(f - log μ)      its logit is f - log μ
     L = -M log D(+) - M log (1 - D(-))                algorithm 1
     r = log D - log (1 - D) = f - log μ               section 4
 
-π is the policy as it is. Where it makes an expert's action all but impossible, -log π alone would tell the two apart,
-and f would learn nothing there. h(s') is left out where the episode terminates, not where its time is up.
+π is the current policy. If it makes an expert's action almost impossible, -log π alone would separate the two, and f
+would learn nothing there. Uniform actions in μ prevent this. h(s') is kept at a truncation.
 """
 
 import math
@@ -34,7 +34,7 @@ class RewardFunction(Inputs):
     Args:
         spaces: of the environment.
         discount: γ.
-        state_only: the reward g does not see actions, so it means the same in an environment of other dynamics.
+        state_only: the reward g does not see actions, so it transfers to an environment of other dynamics.
         hidden: widths of the layers of g and of h.
         activation, init: of these layers, as `MLP` takes them.
         options: of `Inputs`.
@@ -67,13 +67,13 @@ class RewardFunction(Inputs):
 
 
 class LogProb:
-    """The log-probability of actions by μ: by the policy as it is, and with a share by uniform actions.
+    """The log-probability of actions under μ, a mixture of the current policy and uniform actions.
 
-    Numbers count in units of half their range.
+    Densities of continuous actions are in units of half their range.
 
     Args:
-        agent: that acts by the policy.
-        edge: continuous actions nearer to a bound than this are read as so far inside of it.
+        agent: acts by the policy.
+        edge: continuous actions nearer to a bound than this are moved to this distance from it.
         uniform: u, the share of uniform actions.
 
     Raises:
@@ -86,7 +86,7 @@ class LogProb:
         self.policy: Any = agent.policy
         if agent.recurrent or not hasattr(self.policy, "evaluate_actions"):
             raise ConfigError(
-                "algorithm.recurrent: AIRL asks the policy about single steps of the expert, so it wants null; "
+                "algorithm.recurrent: AIRL evaluates the policy at single steps of the expert, so wanted null; "
                 "algorithm=gail takes recurrent policies"
             )
         self.preprocess, self.edge, self.uniform = agent.preprocess, edge, uniform
@@ -107,8 +107,8 @@ class AIRLReward(AdversarialReward):
 
     Args:
         network: f.
-        agent: that acts.
-        edge, uniform: as of `LogProb`.
+        agent: acts by the policy.
+        edge, uniform: of `LogProb`.
         weight: of the reward.
     """
 
@@ -137,8 +137,8 @@ class AIRLLoss(DiscriminatorLoss):
     Args:
         network: f.
         optimizer: of its parameters.
-        agent: that acts.
-        edge, uniform: as of `LogProb`.
+        agent: acts by the policy.
+        edge, uniform: of `LogProb`.
         options: of `DiscriminatorLoss`.
     """
 

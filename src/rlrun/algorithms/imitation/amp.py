@@ -1,7 +1,7 @@
 """Adversarial motion priors (Peng et al. 2021, arXiv 2104.02180): a task, in the style of reference motion.
 
-A discriminator of transitions learns by least squares, with a gradient penalty on those of the reference (eq. 8). Those
-of the policy that look like them have a style reward (eq. 7), which is added to the reward of the task (eq. 4):
+A discriminator of transitions learns by least squares, with a gradient penalty on those of the reference (eq. 8). The
+policy gets a style reward for transitions that look like the reference's (eq. 7), added to the task's reward (eq. 4):
 
     r = weight of the task · r_task + weight of the style · (1 - ¼ (D - 1)²)
 """
@@ -24,7 +24,7 @@ class StyleReward(AdversarialReward):
     Args:
         network: the discriminator.
         weight: of the style in the reward.
-        floor: rewards are at least 0, as in the paper; False: they fall without a bound, as Emote's.
+        floor: rewards are at least 0, as in the paper; False = no lower bound, as in Emote.
     """
 
     def __init__(self, network: Inputs, *, weight: float = 1.0, floor: bool = True) -> None:

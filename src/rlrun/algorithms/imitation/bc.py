@@ -1,12 +1,12 @@
-"""Behavior cloning (Pomerleau 1991, doi 10.1162/neco.1991.3.1.88): act as the data do, by supervised learning.
+"""Behavior cloning (Pomerleau 1991, doi 10.1162/neco.1991.3.1.88): supervised learning of stored actions.
 
-Works on every action space. The continuous part of a stored action may lie on its bounds, where no squashed normal
-comes to: for the likelihood it is read as a little inside of them.
+Works on every action space. Continuous actions may lie on their bounds, which a squashed normal does not reach: for the
+likelihood they are moved a little inside.
 
     L = -log π(a | s)                            objective: likelihood
     L = |tanh μ(s) - c|² - log π(k | s)          objective: mode
 
-With an entropy target the first is less the weighted entropy of the policy (`rlrun.callbacks.losses.entropy`).
+With an entropy target the policy's weighted entropy is subtracted from the first (`rlrun.callbacks.losses.entropy`).
 """
 
 from collections.abc import Mapping
@@ -26,17 +26,17 @@ OBJECTIVES = ("likelihood", "mode")
 
 
 class BCLoss(LossCallback):
-    """-log π(a | s), or the distance of the most likely action.
+    """-log π(a | s), or the squared distance to the policy's action without noise.
 
     Args:
-        network: what shall act like the data.
-        objective: likelihood; or mode: of the continuous part, its squared distance to the action without noise,
-            summed over entries. The spread of the policy learns nothing then, and choices learn as before.
-        edge: how far inside of their bounds continuous actions lie at most, for the likelihood; the normal under the
-            tanh would else have to reach far out for actions that differ little.
+        network: the policy.
+        objective: likelihood; or mode: for the continuous part the squared distance to the action without noise,
+            summed over entries. The policy's deviation then learns nothing; choices learn by likelihood.
+        edge: distance that continuous actions are kept from their bounds, for the likelihood; nearer to a bound, the
+            normal before the tanh would reach far out for actions that differ little.
 
     Raises:
-        ConfigError: there is no such objective, or the network has no head for a likelihood.
+        ConfigError: the objective is unknown, or the network has no head for a likelihood.
         WiringError: there is an entropy target, and the objective is the mode.
     """
 

@@ -1,18 +1,18 @@
 """Causal behavior cloning, ResiduIL (Swamy et al. 2022, arXiv 2202.01312): clone experts with correlated noise.
 
-Noise of an expert's earlier action moves the state in which it acts now. If the noise of now shares a part of it,
+Noise in an expert's earlier action changes the state in which it acts now. If the current noise correlates with it,
 state and noise are correlated, and plain cloning takes the noise for the policy. Observations before the noise began
 do not depend on it, so an error that they predict is the policy's own. Two rows of an episode are n steps apart;
 a and s belong to the last one, s₀ is the observation of the first one:
 
     e   = a - π(s)
-    L_π = 2 e f(s₀) + weight e²            summed over entries; f as it is
+    L_π = 2 e f(s₀) + weight e²            summed over entries; f without gradient
     L_f = f(s₀)² - 2 e f(s₀) + penalty |f|
 
 f predicts the policy's error from s₀, and the policy minimizes the predicted error. This is instrumental-variable
 regression in minimax form. So f has to learn faster than the policy; else the two oscillate. Noise has to be
-independent of s₀. With n = 1, as in the paper, that is noise of which a step shares a part with the step before it
-and no other; noise that fades more slowly needs a longer window.
+independent of s₀. With n = 1, as in the paper, noise may correlate between successive steps only; noise that fades more
+slowly needs a longer window.
 
 Differences from the paper: windows of any length; |f| is the root mean square over the batch, so that the penalty does
 not depend on the batch's size. For continuous actions.
@@ -33,7 +33,7 @@ from rlrun.training.metrics import Metric
 
 
 class Residual(EncodedMLP):
-    """f(s): the error of the policy that is to be expected a window later, [B, A]."""
+    """f(s): the expected error of the policy at the end of the window, [B, A]."""
 
     def __init__(self, spaces: Spaces, *, hidden: Sequence[int] = (256, 256), **options: Any) -> None:
         super().__init__(spaces, ActionCodec(spaces).continuous, hidden=hidden, **options)
@@ -44,7 +44,7 @@ class Residual(EncodedMLP):
 
 
 class CausalBCLoss(LossCallback):
-    """The policy's error as far as it is predicted from s₀, and a share of its square; provides that error.
+    """The policy's loss L_π; provides its error e.
 
     Args:
         residual: predicts errors.
@@ -69,7 +69,7 @@ class CausalBCLoss(LossCallback):
 
     def loss(self, observation: Tree, action: Tree, valid: Tensor | None = None) -> LossResult:
         if valid is not None:
-            raise ConfigError("causal_bc: wants windows as they were stored; memory.short=pad repeats rows")
+            raise ConfigError("causal_bc: wanted windows without repeated rows, which memory.short=pad adds")
         error = self.policy.codec.split(_row(action, -1))[0] - self.policy(_row(observation, -1))  # [B, A]
         with torch.no_grad():
             predicted = self.residual(_row(observation, 0))
@@ -79,10 +79,10 @@ class CausalBCLoss(LossCallback):
 
 
 class ResidualLoss(LossCallback):
-    """Squared distance of what is predicted to the policy's error, less what does not depend on it, and a penalty.
+    """The loss L_f: the squared distance of f to the policy's error, up to a constant, and a penalty.
 
     Args:
-        penalty: on the root mean square of what is predicted.
+        penalty: on the root mean square of f.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Discriminators: networks that tell rows of an expert from rows of the policy, and rewards for deceiving them.
+"""Discriminators: networks that separate rows of an expert from rows of the policy, and rewards for deceiving them.
 
 D is the score of a network, + are rows of the expert, - those of the policy, M is the mean over rows.
 
@@ -26,7 +26,7 @@ from rlrun.nn.mlp import Activation, Initializer, outputs_of, zeros
 
 StateMap = Callable[[Tree], Tensor] | Sequence[int] | None
 OBSERVATIONS = ("observation", "next_observation")
-CLIP = 10.0  # of normalized inputs: what the policy never moved would be divided by nothing
+CLIP = 10.0  # of normalized inputs: a feature that the policy never changed has deviation 0
 
 
 def least_squares(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,27 +52,26 @@ def style_reward(score: Tensor, *, floor: bool = True) -> Tensor:
 
 
 class Inputs(nn.Module):
-    """The columns of rows, of an expert or of the policy, as numbers side by side: [..., F].
+    """Columns of an expert's or the policy's rows, concatenated to numbers [..., F].
 
-    Features of observations are normalized by the mean and the deviation of the policy's so far. A map makes the
-    features. The expert's observations may be of another layout; then they have a map of their own, which makes as
-    many.
+    A map computes features of observations. They are normalized by the mean and the deviation of the policy's so far.
+    If the expert's observations have another layout, they have their own map, to as many features.
 
     Args:
         spaces: of the policy's rows.
-        columns: of observation, action, next_observation and terminated.
-        reference: spaces of the expert's rows; None = the same.
+        columns: some of observation, action, next_observation and terminated.
+        reference: spaces of the expert's rows; None = `spaces`.
         policy_state_map: indices of the numbers of an observation; or a function or module from observations to
             features [..., S]; None = all numbers.
-        imitation_state_map: likewise of the expert's observations; None = `policy_state_map`.
-        normalize: False leaves features as they are.
+        imitation_state_map: the same for the expert's observations; None = `policy_state_map`.
+        normalize: normalize features.
 
     Raises:
         SpaceError: an observation is an image, and there is no map.
-        ConfigError: a map gives no features [..., S], the two give different numbers of them, or actions differ.
+        ConfigError: a map does not return features [..., S], the two differ in their number, or actions differ.
 
     Attributes:
-        sizes: how many numbers each column has.
+        sizes: number of features of each column.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Inputs(nn.Module):
         self.normalizer = Normalizer((size,), speed=1, clip=CLIP) if normalize else None
 
     def inputs(self, step: Mapping[str, Tree], *, reference: bool = False) -> Tensor:
-        """Return the numbers of rows [..., F] before normalizing; reference: they are the expert's."""
+        """Return the numbers of rows [..., F] before normalization; reference: rows are the expert's."""
         features = self.reference_map if reference else self.own_map
         parts: list[Tensor] = []
         for name in self.columns:
@@ -115,7 +114,7 @@ class Inputs(nn.Module):
         return torch.cat([part.float() for part in parts], -1)
 
     def learn(self, inputs: Tensor, valid: Tensor | None = None) -> None:
-        """Learn the statistics of the policy's inputs [..., F]; valid [...]: rows that count."""
+        """Update the statistics by the policy's inputs [..., F]; valid [...]: rows to use."""
         if self.normalizer is not None:
             last = max(place for place, name in enumerate(self.columns) if name in OBSERVATIONS)
             self.normalizer.update(torch.split(inputs, self.sizes, -1)[last], valid)
@@ -139,7 +138,7 @@ class Discriminator(Inputs):
         options: of `Inputs`.
 
     Raises:
-        ConfigError: the layers make another number of scores than one.
+        ConfigError: the layers do not return one score.
     """
 
     def __init__(
@@ -155,7 +154,7 @@ class Discriminator(Inputs):
         super().__init__(spaces, **options)
         self.layers = layers or MLP(sum(self.sizes), 1, hidden=hidden, activation=activation, init=init)
         if (outputs := outputs_of(self.layers, torch.zeros(2, sum(self.sizes)), place="layers")) != 1:
-            raise ConfigError(f"layers: a discriminator has one score a row, and they make {outputs}")
+            raise ConfigError(f"layers: wanted one score a row, got {outputs}")
 
     def forward(self, seen: Tensor) -> Tensor:
         """Return the scores [...] of inputs [..., F] that `seen` has normalized."""
@@ -169,8 +168,8 @@ def _mapped(name: str, choice: StateMap, space: Space) -> Callable[[Tree], Tenso
         return choice
     if pictures := [path for path, leaf in leaves(space) if isinstance(leaf, Box) and leaf.picture is not None]:
         raise SpaceError(
-            f"{name}: observation{'.' if pictures[0] else ''}{pictures[0]} is an image, which a discriminator does not "
-            "see by itself; a function from observations to features [..., S] can be given here"
+            f"{name}: observation{'.' if pictures[0] else ''}{pictures[0]} is an image, which a discriminator cannot "
+            "read; give a function from observations to features [..., S]"
         )
     if choice is None:
         return lambda tree: flatten(space, tree)
@@ -181,12 +180,12 @@ def _mapped(name: str, choice: StateMap, space: Space) -> Callable[[Tree], Tenso
 
 
 def _features(name: str, function: Callable[[Tree], Tensor], space: Space) -> int:
-    """Return how many features a map makes of each of two observations."""
+    """Return the number of features of a map, by calling it on two observations."""
     try:
         with torch.no_grad():
             features = function(zeros(space))
         fits = features.dim() == 2 and len(features) == 2
-    except Exception as error:  # a function of one's own may raise anything
+    except Exception as error:  # a user's function may raise anything
         raise ConfigError(f"{name}: {type(error).__name__}: {error}") from error
     if not fits:
         raise ConfigError(f"{name}: wanted features [2, S] of two observations, got {[*features.shape]}")
@@ -194,7 +193,7 @@ def _features(name: str, function: Callable[[Tree], Tensor], space: Space) -> in
 
 
 class AdversarialReward(Bonus):
-    """A reward for rows that a discriminator takes for the expert's; a subclass makes it of scores.
+    """A reward for rows that a discriminator takes for the expert's; a subclass computes it from scores.
 
     Args:
         network: the discriminator.
@@ -216,23 +215,23 @@ class AdversarialReward(Bonus):
         return {"inputs": self.network.inputs(step)}
 
     def score(self, view: Batch) -> Tensor:
-        """Return the network's outputs [...] for rows; a subclass measures its reward by them."""
+        """Return the network's outputs [...] for rows."""
         score: Tensor = self.network(self.network.seen(view["inputs"]))
         return score
 
 
 class DiscriminatorLoss(LossCallback):
-    """Train a discriminator on rows of the expert and of the policy; a subclass says by which of the losses.
+    """Train a discriminator on rows of the expert and of the policy; a subclass chooses the loss.
 
-    The policy's rows are those that `AdversarialReward` saw. The expert's are a data group of their own. A window of
-    that is one row: its first observation and action, and the observation after its last step. So an expert that was
+    The policy's rows are those that `AdversarialReward` saw. The expert's rows are a data group of their own. A window
+    in it is one row: its first observation and action, and the observation after its last step. So an expert that was
     recorded at n times the environment's rate is sampled in windows of n steps.
 
     Args:
         network: the discriminator.
         optimizer: of its parameters.
         grad_loss_weight: w of the gradient penalty.
-        reference: data group of the expert's rows. With `every` it may have batches as rarely.
+        reference: data group of the expert's rows; it needs batches only in updates that `every` allows.
         options: of `LossCallback`.
     """
 
@@ -254,7 +253,7 @@ class DiscriminatorLoss(LossCallback):
         self.grad_loss_weight, self.reference = grad_loss_weight, reference
 
     def begin_batch(self, batches: Mapping[str, Batch]) -> dict[str, Any] | None:
-        """Return the expert's rows, [B, …]; None in an update without any."""
+        """Return the expert's rows, [B, …]; None in an update without a batch of them."""
         if self.reference not in batches:
             return None
         rows = batches[self.reference]
@@ -267,7 +266,7 @@ class DiscriminatorLoss(LossCallback):
         return {"reference": chosen}
 
     def offset(self, rows: Batch) -> Tensor | float:
-        """Return what is subtracted from the network's outputs of rows [...], without gradients, to be scores."""
+        """Return the offset [...] of rows, without gradients: scores are the network's outputs minus it."""
         return 0.0
 
     def loss(
@@ -300,7 +299,7 @@ class DiscriminatorLoss(LossCallback):
 
 
 def _mean(value: Tensor, weight: Tensor | None) -> Tensor:
-    """Return the mean over rows, weighted by numbers or by whether a row counts."""
+    """Return the mean over rows, by weights or over the rows where a mask is True."""
     if weight is None:
         return value.mean()
     weight = weight.to(value.dtype)

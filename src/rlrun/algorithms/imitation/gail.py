@@ -1,14 +1,14 @@
 """Generative adversarial imitation learning (Ho & Ermon 2016, arXiv 1606.03476).
 
-A discriminator learns the probability D(s, a) = sigmoid(d) that a pair is the expert's. The paper's D is that of the
-policy, 1 - D here. The policy is paid for pairs that look like the expert's:
+A discriminator learns the probability D(s, a) = sigmoid(d) that a pair is the expert's; the paper's D is the policy's,
+here 1 - D. The policy is rewarded for pairs that look like the expert's:
 
     L        = -M log D(+) - M log (1 - D(-))      eq. 17
     positive   r = -log (1 - D) = softplus(d)      algorithm 1, whose cost is the logarithm of the policy's probability
     negative   r = log D = -softplus(-d)
     logit      r = log D - log (1 - D) = d         that of AIRL
 
-Rewards that are always positive favor long episodes, and always negative ones short episodes.
+Rewards that are always positive favor long episodes; rewards that are always negative favor short ones.
 """
 
 from typing import Literal, get_args

@@ -1,7 +1,7 @@
-"""Policies that were written rather than learned: to compare with, and to make demonstrations.
+"""Handcrafted policies, for comparisons and demonstrations.
 
-`conf/algorithm/handcrafted.yaml` acts by one of them, or by a class of your own: whatever answers
-`act(observation, explore)` on trees of tensors [N, …] with policy actions.
+`conf/algorithm/handcrafted.yaml` acts by one of them, or by a class of your own, whose
+`act(observation, explore)` returns policy actions for trees of tensors [N, …].
 """
 
 import math
@@ -17,9 +17,9 @@ from rlrun.ops import normal_like
 
 
 class SwingUp:
-    """Gymnasium's Pendulum: bring the energy to that of rest on top, then hold on to it.
+    """A controller of Gymnasium's Pendulum: swing up by energy, then balance.
 
-    Swinging, the torque goes with the speed as long as energy is missing and against it where there is too much
+    While swinging, the torque follows the speed if energy is missing, and opposes it if there is too much
     (Åström and Furuta 2000, doi 10.1016/S0005-1098(99)00140-5, eq. 8); near the top it is proportional to angle
     and speed. Returns are about -145.
     """
@@ -29,7 +29,7 @@ class SwingUp:
     pump = 0.3  # torque for each unit of speed and missing energy
     stiffness = 12.0  # torque for each radian, near the top
     damping = 3.0  # torque for each radian a second, there
-    catch = 0.7  # height (cosine of the angle) from which on it holds
+    catch = 0.7  # height (cosine of the angle) above which it balances
 
     def act(self, observation: Tensor, explore: bool = False) -> Tensor:
         height, side, speed = observation.unbind(-1)
@@ -41,7 +41,7 @@ class SwingUp:
 
 
 class Balance:
-    """Gymnasium's CartPole: push to where the weighted sum of position, speed, angle and its speed points."""
+    """A controller of Gymnasium's CartPole: push by the sign of a weighted sum of position, angle and their speeds."""
 
     weights = torch.tensor((0.5, 1.0, 10.0, 3.0))
 
@@ -50,9 +50,9 @@ class Balance:
 
 
 class Thrust:
-    """`rlrun.env.toys.Thrusters`: a linear quadratic regulator, by the least thrusts of its force.
+    """A linear quadratic regulator of `rlrun.env.toys.Thrusters`, with the smallest thrusts for its force.
 
-    Exploring, it adds normal noise to the force, so that demonstrations have forces of all directions.
+    Exploration adds normal noise to the force, so that demonstrations have forces of all directions.
     """
 
     stiffness, damping = 2.29, 9.66  # force for each unit of position and velocity
@@ -66,18 +66,18 @@ class Thrust:
 
 
 class WaypointFollow:
-    """A car: steer for the second waypoint, slow down before the goal, stop at it.
+    """A controller of a car: steer for the second waypoint, slow down before the goal, stop at it.
 
     observation: {"goal": [N, 2 or more], "navigation": [N, waypoints, 2 or more]}, metres ahead of the car and to
     its left; action: [3], speed and steer as shares of the largest, and reverse, which stays 0.
 
     Args:
         spaces: of the environment.
-        decelerate: distance to the goal, in metres, from which on the speed falls in proportion to it.
-        stop: distance at which it is 0.
+        decelerate: distance to the goal, in metres, below which the speed is proportional to it.
+        stop: distance below which the speed is 0.
 
     Raises:
-        SpaceError: an action is something else.
+        SpaceError: the action space differs.
     """
 
     def __init__(self, spaces: Spaces, *, decelerate: float = 50.0, stop: float = 1.0) -> None:

@@ -1,13 +1,13 @@
-"""Symmetry by an adversary (as Emote's `action_symmetry`): right and left are to act alike.
+"""Symmetry by an adversary (as Emote's `action_symmetry`): right and left should act alike.
 
-A discriminator D learns to tell right halves of actions, a_r, from left ones, a_l; whoever confuses it is rewarded:
+A discriminator D learns to separate right halves of actions, a_r, from left ones, a_l; the policy is rewarded for
+confusing it:
 
     L = (D(a_r) - 1)² + (D(a_l) + 1)² + w |∂D(a_r)/∂a_r|²
     r = [1 - ¼ (D(a_l) - 1)²] + [1 - ¼ (D(a_r) + 1)²],  D between -1 and 1
 
-It equates the distributions of both halves over all actions of a batch, without regard to observations. So it asks for
-no mirror image of observations, and a policy that uses both halves equally often in different states has nothing to
-gain.
+It equates the distributions of both halves over all actions of a batch, independent of observations. So it needs no
+mirror image of observations, and a policy that uses both halves equally often in different states gains nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,18 +31,18 @@ Half = Callable[[Tree], Tensor]  # of actions: [..., F]
 class Sides(nn.Module):
     """A score of halves of actions: [..., F] -> [...], high for right ones.
 
-    By default the right half is one number of each pair that the mirror exchanges, and those that it negates; the left
-    half is the same numbers of the mirrored action.
+    By default the right half has one number of each pair that the mirror exchanges, and the numbers that it negates;
+    the left half has the same numbers of the mirrored action.
 
     Args:
         spaces: of the environment.
         mirror: of its actions.
-        right, left: functions from actions to halves in place of that.
+        right, left: functions from actions to halves; None = the default halves.
         hidden: widths of the layers.
-        layers: any module from halves to scores [..., 1] in their place.
+        layers: any module from halves to scores [..., 1], in place of the layers.
 
     Raises:
-        ConfigError: one half has no function, or the two have different sizes, or the layers give several scores.
+        ConfigError: only one half has a function, the two have different sizes, or the layers return several scores.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Sides(nn.Module):
         super().__init__()
         self.codec, self.mirror = ActionCodec(spaces), mirror
         if (right is None) != (left is None):
-            raise ConfigError("intrinsic.sides: wanted functions of both halves, right and left, or of none")
+            raise ConfigError("intrinsic.sides: give functions of both halves, right and left, or neither")
         self.places = self._half() if right is None else []
         self.right, self.left = right or self._numbers, left or self._mirrored
         with torch.no_grad():
@@ -137,6 +137,6 @@ class SidesLoss(BonusLoss):
             penalty = gradient_penalty(right, half) if self.grad_loss_weight else torch.zeros_like(right)
         left = self.network(sides["left"])
         losses = least_squares(right, left)
-        told_apart = ((right.detach() > 0.0).float() + (left.detach() < 0.0).float()) / 2.0
+        accuracy = ((right.detach() > 0.0).float() + (left.detach() < 0.0).float()) / 2.0
         loss = losses[0] + losses[1] + self.grad_loss_weight * penalty
-        return self.counted(loss, valid, bonus=sides["bonus"], accuracy=told_apart)
+        return self.counted(loss, valid, bonus=sides["bonus"], accuracy=accuracy)

@@ -1,4 +1,4 @@
-"""Symmetric policies: what they do in the mirror is the mirror image of what they do.
+"""Symmetric policies: their action for a mirrored observation is the mirrored action.
 
     π(M_o s) = M_a π(s)
 
@@ -6,7 +6,7 @@ The mirror loss adds the squared distance of both sides to the loss that trains 
 
     L = L_policy + w ‖π(s) - M_a π(M_o s)‖²                     (Yu et al. 2018, arXiv 1801.08093, eq. 4)
 
-π(s) is the action without noise. Of choices it is the vector of probabilities, π(a | s) - π(M_a a | M_o s); where
+π(s) is the action without noise. For choices the difference is that of probabilities, π(a | s) - π(M_a a | M_o s); if
 critics choose, that of their values, Q(s, a) - Q(M_o s, M_a a).
 """
 
@@ -29,12 +29,12 @@ from rlrun.training.update import of_loss
 
 
 class MirrorLoss(LossCallback):
-    """Measures how far a policy is from being symmetric, and adds the mirror loss to the loss that trains it.
+    """Measure a policy's asymmetry, and add the mirror loss to the loss that trains it.
 
-    Observations of the batch, and `mirrored`, their images by `rlrun.memory.Mirrored`, are compared in every n-th
-    update. `symmetry/asymmetry` is 0 for a symmetric policy, and 1 if its numbers lie at opposite ends of their ranges,
-    or its choices have nothing in common: the mean of |difference| / 2 of numbers, and of the total variation distance
-    of decisions.
+    Actions for the batch's observations and for `mirrored`, their images by `rlrun.memory.Mirrored`, are compared in
+    every n-th update. `symmetry/asymmetry` is 0 for a symmetric policy, and 1 if its numbers lie at opposite ends of
+    their ranges, and its choices are disjoint: the mean of |difference| / 2 of numbers, and of the total variation
+    distance of choices.
 
     Args:
         network: acts.
@@ -83,8 +83,8 @@ class MirrorLoss(LossCallback):
             losses = [loss for loss in losses if loss.network is network and loss.data_group == self.data_group]
             if not losses:
                 raise WiringError(
-                    f"callbacks.{self.name}: no loss trains a {type(network).__name__} alone, so none can have the "
-                    "mirror loss as a term; +with=symmetry_data goes with every loss"
+                    f"callbacks.{self.name}: no loss trains only a {type(network).__name__}, so there is none to add "
+                    "the mirror loss to; +with=symmetry_data works with every loss"
                 )
             for loss in losses:
                 if "loss" not in vars(loss):  # the plan may be made twice
@@ -152,7 +152,7 @@ class MirrorLoss(LossCallback):
 
 
 def with_term(loss: Callable[..., Any], term: Callable[..., Tensor]) -> Callable[..., LossResult]:
-    """Return a loss to whose elements a term is added; it asks for what both ask for."""
+    """Return the sum of a loss and a term, by element; its arguments are those of both."""
     before, further = (inspect.signature(part).parameters for part in (loss, term))
     added = {name: entry.replace(kind=entry.KEYWORD_ONLY) for name, entry in further.items() if name not in before}
     required = [name for name, entry in (before | added).items() if entry.default is entry.empty]

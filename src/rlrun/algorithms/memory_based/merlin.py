@@ -1,6 +1,6 @@
 """MERLIN: a predictor with an external memory, and an actor that reads it (Wayne et al. 2018, arXiv 1803.10760).
 
-The predictor learns to tell observations from what it remembers, and so decides what latents z are worth keeping:
+The predictor learns latents z of observations, given its memory, and stores them:
 
     h_t, m_t    = LSTM([z_{t-1}, a_{t-1}, m_{t-1}]), read(M_{t-1}, keys(h_t))
     M_t         = write(M_{t-1}, z_{t-1})                                                without gradient
@@ -13,8 +13,8 @@ The actor's layers take z without its gradient, the value with it:
     g_t, n_t    = LSTM(z_t), read(M_t, keys(g_t)),   π(a | z_t, g_t, n_t),   V(z_t)
     L           = w_P L_predictor + w_A L_actor             L_actor of `rlrun.algorithms.on_policy.a2c`, say
 
-Simplified as ALF has it: actions are not decoded, and V does not read the policy. Beyond ALF are the retroactive writes
-and Q of the paper, both off unless they are set.
+As in ALF, actions are not decoded, and V does not read the policy. The retroactive writes and Q of the paper, which ALF
+lacks, are options.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,9 +44,9 @@ LOG_VARIANCE = 8.0  # log-variances are within ± this
 
 
 class Predicted(NamedTuple):
-    """What the predictor makes of a step [B, …] or of windows [B, T, …]."""
+    """The predictor's outputs for a step [B, …] or windows [B, T, …]."""
 
-    latent: Tensor  # [..., Z], what is remembered and acted on
+    latent: Tensor  # [..., Z], is stored in memory and read by the actor
     drawn: Tensor  # [..., Z], a draw of the posterior, which is decoded
     divergence: Tensor  # [...], KL(q ‖ p) in nats
     memory: State  # after the write, [..., slots, row] and the like
@@ -61,12 +61,12 @@ class LatentDecoder(nn.Module):
         latent: numbers of a latent.
         leaves: parts of observations, by their paths; None = all but an action mask.
         hidden, activation: of the dense layers.
-        network: recipe of any module in their place, as `rlrun.nn.Decoder` takes it, such as `rlrun.nn.ResNetDecoder`.
+        network: recipe of a module in their place, as `rlrun.nn.Decoder` takes it, such as `rlrun.nn.ResNetDecoder`.
         distance: a function of prediction and target, entry by entry; None = their squared difference.
         weight: of this decoder's loss.
 
     Raises:
-        ConfigError: an option has no meaning; the network makes another number of outputs.
+        ConfigError: an option is invalid, or the network has another number of outputs.
         SpaceError: there is no such part.
     """
 
@@ -94,12 +94,12 @@ class LatentDecoder(nn.Module):
         self.decoder = Decoder(target, latent, hidden=hidden, activation=activation, network=network)
 
     def forward(self, latent: Tensor, observation: Tree) -> Tensor:
-        """Return the distances [...] of what latents [..., Z] say to observations, summed over their numbers."""
+        """Return the distances [...] of decoded latents [..., Z] to observations, summed over their numbers."""
         return self.distance(self.decoder(latent), flatten(self.space, observation)).sum(-1)
 
 
 class Predictor(Encoded):
-    """The memory-based predictor: latents of observations, given what it remembers.
+    """The memory-based predictor: latents of observations, given its memory.
 
     Args:
         spaces: of the environment.
@@ -108,9 +108,9 @@ class Predictor(Encoded):
         slots: of the memory.
         keys: that it reads in each step.
         hidden: widths of the layers of prior, posterior and Q.
-        decoders: recipes of what predicts observations from latents, by name; None = not this one.
+        decoders: recipes of decoders from latents to observations, by name; None = omit this one.
         encoder: of observations, as `rlrun.nn.Encoded` takes it.
-        drawn: what is remembered and acted on is a draw of the posterior, fresh ones in each pass, not its mean.
+        drawn: latents are draws of the posterior, new in each pass, not its mean.
         decay, retroactive: of the memory, see `rlrun.nn.ExternalMemory`.
 
     Raises:
