@@ -356,7 +356,7 @@ def test_outliers_are_changed_or_a_column(change, expected):
         (lambda: Likelihood(Bare(), Rows()), "a Bare has parameters, but no reset_parameters"),
         (lambda: Votes(Particles(GAUSSIAN, count=2), likelihood(), count=0), "algorithm.members"),
         (lambda: Likelihood(nn.BatchNorm1d(3), Rows()), "energy.network"),
-        (lambda: likelihood()(torch.zeros(2, 27), torch.zeros(4, 2), torch.zeros(4)), "no classes"),
+        (lambda: likelihood()(torch.zeros(2, 27), torch.zeros(4, 2), torch.zeros(4)), "not classes"),
         (lambda: likelihood(loss="regression")(torch.zeros(2, 27), torch.zeros(4, 2), torch.zeros(4)), "3 outputs"),
         (lambda: Votes(Particles(GAUSSIAN, count=2), likelihood(), count=2, voting="loud"), "algorithm.voting"),
     ],
@@ -392,7 +392,7 @@ def test_outputs_follow_from_the_loss(label):
 
 def test_classes_are_no_numbers():
     data = ["data=file", "data.dataset={observation: [0.5, 1.5, 2.5], label: [0.0, 1.5, 2.0]}"]
-    with pytest.raises(RlrunError, match="labels are numbers, no classes"):
+    with pytest.raises(RlrunError, match="labels are numbers, not classes"):
         check(["algorithm=functional_particles", *data, "env=none"])
 
 

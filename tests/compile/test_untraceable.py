@@ -109,8 +109,8 @@ UNTRACEABLE = {
     "number of Python": (alone(Randomized, lambda: random.random()), "loss: it seeds a generator"),
     "number of NumPy": (alone(Randomized, lambda: np.random.rand()), "loss: it seeds a generator"),
     "next seed": (alone(Randomized, reseeded), "loss: it seeds a generator"),
-    "view of a tensor": (counted(lambda calls: calls[:1].add_(1.0)), "or write to some"),
-    "list of tensors": (counted(lambda calls: torch._foreach_add_([calls], 1.0)), "or write to some"),
+    "view of a tensor": (counted(lambda calls: calls[:1].add_(1.0)), "train or write tensors"),
+    "list of tensors": (counted(lambda calls: torch._foreach_add_([calls], 1.0)), "train or write tensors"),
     "array": (arrays, "they read a ndarray"),
     "foreign text": (alone(Randomized, colored), "loss: ?[31mred"),
 }

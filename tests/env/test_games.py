@@ -372,7 +372,7 @@ def test_rules_are_those_of_the_game(vectorization):
                 "kwargs": {"rules_state": True},
                 "wrappers": [partial(FilterObservation, filter_keys=["rules_state"])],
             },
-            "^env.wrappers: a search sees {.*observation: Box.* leave out wrappers that change observations",
+            "^env.wrappers: a search reads {.*observation: Box.*; leave out wrappers that change observations",
         ),
     ],
 )

@@ -72,7 +72,7 @@ SAYS_HOW = {  # a call, what its one line says, and the call that the line leads
     ),
     "Agent": (
         (*PPO, f"networks.actor_critic._target_={PARTS}.Agent"),
-        "it lacks act, evaluate_actions, value, head, state_size: .* a plain nn.Module gives",
+        "it lacks act, evaluate_actions, value, head, state_size: .* a plain nn.Module returns",
         None,
     ),
     "TD3Actor": (
