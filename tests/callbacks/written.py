@@ -12,13 +12,15 @@ LAST = (1, 4)  # types of parts: the only one of a record, the last one
 
 
 def records_of(path: Path) -> list[Record]:
-    """Return the records of a `.wandb` file, which has the format of LevelDB's logs."""
+    """Return the whole records of a `.wandb` file, which has the format of LevelDB's logs, and may be written now."""
     data, place, whole, records = path.read_bytes(), HEAD, b"", []
     while place + HEAD < len(data):
         if BLOCK - place % BLOCK < HEAD:
             place += BLOCK - place % BLOCK  # the rest of a block is empty
             continue
         length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        if place + HEAD + length > len(data):
+            break
         whole += data[place + HEAD : place + HEAD + length]
         place += HEAD + length
         if kind in LAST:

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 from tests.short import shrink
 
-from rlrun.config import expansion
+from rlrun.cli import sweeping
 from rlrun.config.composition import Composed, Composer
 
 # Put in where a config has the key and the command line does not.
@@ -42,7 +42,7 @@ def keys(overrides: Sequence[str]) -> list[str]:
 @contextmanager
 def small_runs() -> Iterator[None]:
     """Whatever is composed in this process is small, and of the jobs of a sweep two run."""
-    compose, expand = Composer.compose, expansion.expand
+    compose, expand = Composer.compose, sweeping.expand
 
     def small(self: Composer, *args: Any, **options: Any) -> Composed:
         composed = compose(self, *args, **options)
@@ -57,7 +57,7 @@ def small_runs() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Composer, "compose", small)
-        patch.setattr(expansion, "expand", few)
+        patch.setattr(sweeping, "expand", few)  # and not where it is defined: who imports it meanwhile would keep it
         yield
 
 
