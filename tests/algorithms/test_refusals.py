@@ -26,6 +26,8 @@ from rlrun.algorithms.on_policy.trac import TrustRegion
 from rlrun.algorithms.representation.diayn import Discriminator
 from rlrun.algorithms.value_based.dqn import QNetwork
 from rlrun.algorithms.value_based.mdq import BinPolicy
+from rlrun.commands import check
+from rlrun.config import compose
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Past
@@ -199,3 +201,22 @@ SPACES = [
 def test_wrong_spaces_are_refused(make, message):
     with pytest.raises(SpaceError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key"),
+    [
+        *(("ppo", key) for key in ("lambda", "return_lambda", "value_weight", "entropy_weight")),
+        *(("ppg", f"auxiliary.{name}_weight") for name in ("value", "kl")),
+        *(("td3", key) for key in ("noise.deviation", "noise.target", "noise.target_limit", "action_weight")),
+        *(("sarsa_ddpg", key) for key in ("noise.deviation", "noise.target", "noise.target_limit")),
+        *(("hypernetwork", key) for key in ("entropy_weight", "ridge", "information_weight", "extra.deviation")),
+        *(("trac", "per_dim"), ("mdq", "distill_noise"), ("oac", "exploration.shift"), ("iql", "edge")),
+        *(("vq_vae", "commitment"), ("merlin", "lambda"), ("a2c", "value_weight")),
+    ],
+)
+def test_weights_shares_and_deviations_are_not_negative(algorithm, key):
+    env = [] if algorithm in ("hypernetwork", "vq_vae") else ["env=pendulum"]
+    composed = compose([f"algorithm={algorithm}", *env, f"algorithm.{key}=-1"])
+    with pytest.raises(ConfigError, match=r"wanted a number (from|above) 0.*, got -1"):
+        check.check(composed)

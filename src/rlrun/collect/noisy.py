@@ -26,7 +26,7 @@ from rlrun.collect.agents import (
     where,
 )
 from rlrun.core import distributed
-from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError, require_number
 from rlrun.core.schedules import Schedule, as_schedule
 from rlrun.core.spaces import Box, Space, Spaces, describe, flat, leaves, map_tree, row_count
 from rlrun.core.typing import Array, Tree
@@ -76,6 +76,8 @@ class Noisy(PolicyAgent):
     ) -> None:
         if not all(isinstance(leaf, Box) for _, leaf in leaves(spaces.action)):
             raise SpaceError(f"agent: noise is for actions that are numbers; here they are {describe(spaces.action)}")
+        if not callable(deviation):
+            require_number("agent.deviation", deviation, 0)
         if not 0.0 < damping <= 1.0:
             raise ConfigError(f"agent.damping: wanted a share above 0 and at most 1, got {damping}")
         if not 0.0 <= random <= 1.0:
@@ -320,6 +322,7 @@ class Optimistic(PolicyAgent, ABC):
         if gaussian is None or critics.codec.discrete:
             space = describe(critics.codec.space)
             raise SpaceError(f"agent: optimism moves actions that are numbers; here they are {space}")
+        require_number("agent.shift", shift, 0)
         if getattr(gaussian, "distribution", None) is GAUSSIANS["truncated"]:
             raise ConfigError("networks.policy.distribution: optimism moves a squashed normal; leave it away here")
         if getattr(policy, "gaussian", gaussian) is not gaussian:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer
 from rlrun.callbacks.losses.target import TargetCallback, TargetResult
-from rlrun.core.errors import require_one_of
+from rlrun.core.errors import require_number, require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import Critics, DeterministicPolicy, value_head_of
 from rlrun.training.metrics import Metric
@@ -52,6 +52,8 @@ class DeterministicQTarget(TargetCallback):
         target_subset: int | None = None,
         **options: Any,
     ) -> None:
+        for name, value in {"noise": noise, "noise_limit": noise_limit}.items():
+            require_number(name, value, 0)
         both = nn.ModuleDict({"critics": critics, "policy": policy})
         super().__init__(both, **options)
         self.draw_from(critics, target_subset)
@@ -93,6 +95,7 @@ class DeterministicPolicyLoss(LossCallback):
         **options: Any,
     ) -> None:
         require_one_of("actor_q", actor_q, ops.ACTOR_Q)
+        require_number("action_weight", action_weight, 0)
         super().__init__(network, optimizer, **options)
         self.policy = network
         self.critics = critics

@@ -23,7 +23,7 @@ from rlrun import ops
 from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer, require_bound
 from rlrun.callbacks.losses.policy import with_entropy
 from rlrun.callbacks.losses.target import TargetCallback, TargetResult
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, require_number
 from rlrun.core.typing import Tree
 from rlrun.nn import Critics, Policy, Rewards, Value
 
@@ -125,6 +125,7 @@ class AdvantageWeightedLoss(LossCallback):
         self.policy = network
         self.temperature = temperature
         require_bound("limit", limit)
+        require_number("edge", edge, 0, 0.5)
         self.limit = limit
         self.edge = edge
 

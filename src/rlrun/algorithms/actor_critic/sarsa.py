@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.losses.target import EntropyReward, TargetCallback, TargetResult, less_cost, require_entropy_reward
+from rlrun.core.errors import require_number
 from rlrun.core.spaces import require_continuous
 from rlrun.core.typing import Tree
 from rlrun.nn import Critics
@@ -57,6 +58,8 @@ class SarsaTarget(TargetCallback):
     ) -> None:
         require_continuous(critics.codec.space, "Sarsa")
         require_entropy_reward(entropy_reward)
+        for name, value in {"noise": noise, "noise_limit": noise_limit}.items():
+            require_number(name, value, 0)
         super().__init__(critics, **options)
         self.draw_from(critics, target_subset)
         self.policy = policy

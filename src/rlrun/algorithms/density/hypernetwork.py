@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from rlrun import ops
-from rlrun.core.errors import ConfigError, require_at_least, require_one_of
+from rlrun.core.errors import ConfigError, require_at_least, require_number, require_one_of
 from rlrun.core.spaces import Box, Space, leaves, leaves_of, map_tree, row_count, tree_of
 from rlrun.core.typing import Tree
 from rlrun.nn.encoders import numbers
@@ -69,6 +69,7 @@ class Likelihood(nn.Module):
         if not deviation > 0.0 or not (prior is None or prior > 0.0) or not 0.0 <= extra <= 1.0:
             wanted = "wanted algorithm.deviation and algorithm.prior above 0, and algorithm.extra.share from 0 to 1"
             raise ConfigError(f"energy: {wanted}; got {deviation}, {prior} and {extra}")
+        require_number("algorithm.extra.deviation", extra_deviation, 0)
         super().__init__()
         self.network = network.requires_grad_(False)
         self.rows = float(len(data))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer
-from rlrun.core.errors import ConfigError, require_at_least, require_one_of
+from rlrun.core.errors import ConfigError, require_at_least, require_number, require_one_of
 from rlrun.core.spaces import row_count
 from rlrun.core.typing import Tree
 from rlrun.nn.mlp import MLP, require_no_batch_norm
@@ -155,6 +155,7 @@ class ParticleDraws(LossCallback):
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
+        require_number("algorithm.entropy_weight", entropy_weight, 0)
         if functional and not hasattr(energy, "functions"):
             raise ConfigError("algorithm.functional: a density of numbers has no functions; a likelihood of data has")
         self.source: Any = network if source is None else source
@@ -275,6 +276,8 @@ class ParticleLoss(ParticleDraws):
     ) -> None:
         require_one_of("algorithm.method", method, METHODS)
         require_one_of("algorithm.sources", sources, SOURCES)
+        for name, weight in {"ridge": ridge, "information_weight": information_weight}.items():
+            require_number(f"algorithm.{name}", weight, 0)
         every = (pace or {}).get(method, 1)
         require_at_least(f"callbacks.particles.pace.{method}", every, 1)
         super().__init__(network, optimizer, every=every, **options)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer
-from rlrun.core.errors import ConfigError, require_at_least
+from rlrun.core.errors import ConfigError, require_at_least, require_number
 from rlrun.core.spaces import Space
 from rlrun.core.typing import Tree
 from rlrun.nn import Autoencoder, flatten
@@ -114,6 +114,7 @@ class VQVAELoss(LossCallback):
     ) -> None:
         if revive < 0.0 or (revive and network.ema is None):
             raise ConfigError(f"revive: wanted 0, or a number above 0 together with ema, got {revive}")
+        require_number("commitment", commitment, 0)
         super().__init__(network, optimizer, **options)
         self.commitment, self.revive = commitment, revive
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer
 from rlrun.callbacks.losses.policy import with_entropy
-from rlrun.core.errors import ConfigError, WiringError, require_one_of
+from rlrun.core.errors import ConfigError, WiringError, require_number, require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import Policy
 from rlrun.training.callback import Callback
@@ -52,6 +52,7 @@ class BCLoss(LossCallback):
         **options: Any,
     ) -> None:
         require_one_of("objective", objective, OBJECTIVES)
+        require_number("edge", edge, 0, 0.5)
         if objective == "likelihood" and not hasattr(network, "head"):
             raise ConfigError(f"network: a {type(network).__name__} has no `head`, as rlrun.nn.Policy has")
         super().__init__(network, optimizer, **options)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer, require_bound
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, require_number
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.memory import PhasicLoader
@@ -101,6 +101,8 @@ class AuxiliaryLoss(LossCallback):
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, data_group=data_group, **options)
+        for name, weight in {"value_weight": value_weight, "kl_weight": kl_weight}.items():
+            require_number(name, weight, 0)
         require_bound("huber", huber)
         self.actor_critic = network
         self.before = frozen_copy(network)

@@ -20,6 +20,7 @@ from rlrun import ops
 from rlrun.callbacks.losses.loss import LossResult, Optimizer, StepResult, Steps, require_bound
 from rlrun.callbacks.losses.policy import ActorCriticLoss
 from rlrun.core import distributed
+from rlrun.core.errors import require_number
 from rlrun.core.typing import Tree
 from rlrun.memory import RolloutLoader
 from rlrun.nn import ActorCritic
@@ -63,6 +64,7 @@ class PPOLoss(ActorCriticLoss):
         super().__init__(network, optimizer, **options)
         for name, bound in {"clip": clip, "value_clip": value_clip, "log_prob_clip": log_prob_clip}.items():
             require_bound(name, bound)
+        require_number("kl_weight", kl_weight, 0)
         self.log_prob_clip = log_prob_clip
         self.clip = clip
         self.value_clip = value_clip

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.core import distributed
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError, require_number
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, ActionHead, Heads, SquashedGaussian
@@ -68,6 +68,7 @@ class TrustRegion(Callback):
                 f"network: a {type(network).__name__} has no policy with parameters of its own, "
                 "so there is nothing to keep in a trust region"
             )
+        require_number("per_dim", per_dim, above=0)
         self.network = network
         modules = network.modules() if isinstance(network, nn.Module) else ()
         parts = [module for module in modules if isinstance(module, SquashedGaussian | ActionHead)]

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer
 from rlrun.callbacks.losses.target import TargetCallback, TargetResult
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, require_number
 from rlrun.core.spaces import Spaces, require_continuous
 from rlrun.core.typing import Tree
 from rlrun.nn import MLP, ActionCodec, Critics
@@ -173,6 +173,7 @@ class BinPolicyLoss(LossCallback):
     def __init__(
         self, network: BinPolicy, optimizer: Optimizer | None, *, slow: BinTarget, noise: float = 0.01, **options: Any
     ) -> None:
+        require_number("noise", noise, 0)
         super().__init__(network, optimizer, **options)
         self.policy = network
         self.slow = slow

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.losses.loss import LossCallback, LossResult, Optimizer, require_bound, require_distance
-from rlrun.core.errors import ConfigError, WiringError, require_one_of
+from rlrun.core.errors import ConfigError, WiringError, require_number, require_one_of
 from rlrun.core.spaces import describe
 from rlrun.core.typing import Tree
 from rlrun.nn import (
@@ -181,6 +181,8 @@ class ActorCriticLoss(LossCallback):
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
+        for name, weight in {"value_weight": value_weight, "entropy_weight": entropy_weight}.items():
+            require_number(name, weight, 0)
         require_bound("advantage_clip", advantage_clip)
         require_distance(distance, huber)
         self.actor_critic = network

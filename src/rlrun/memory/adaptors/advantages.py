@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
+from rlrun.core.errors import require_number
 from rlrun.core.spaces import map_tree, row_count
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory.adaptors.adaptor import EVALUATES_ACTIONS
@@ -56,6 +57,11 @@ class Advantages:
         self.network = network
         self.rewards: Rewards | None = getattr(network, "rewards", None)
         require_discounts(discount, self.rewards)
+        for name, share in {
+            "lambda": lambda_,
+            "return_lambda": lambda_ if return_lambda is None else return_lambda,
+        }.items():
+            require_number(name, share, 0, 1)
         self.discount = discount
         self.lambda_ = lambda_
         self.return_lambda = return_lambda
