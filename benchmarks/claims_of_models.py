@@ -15,6 +15,20 @@ RISKY = (
 LANDER = ("env=lunarlander", "stop.env_steps=200_000")
 RANDOM_LANDER = -185.0  # mean return of random actions over 200 episodes
 
+CHEETAH = (
+    *("algorithm=mbpo", "env=halfcheetah", "algorithm.updates_per_step=5", "algorithm.warmup_steps=2_000"),
+    *("imagination.model.every=1_000", "imagination.model.min_updates=500"),
+)
+
+
+def over_sac(overrides: list[str], folder: Path) -> float:
+    """Return how far the last policy is above SAC's, of the same seed after as many steps."""
+    ours, theirs = folder / "mbpo", folder / "sac"
+    ours.mkdir()
+    theirs.mkdir()
+    shared = [word for word in overrides if word.startswith(("env=", "stop.", "seed="))]
+    return last_return(overrides, ours) - last_return(["algorithm=sac", *shared], theirs)
+
 
 def risky_return(overrides: list[str], folder: Path) -> float:
     """Return the mean return of 200 fresh episodes by the last policy; one that trusts to luck has 1.5."""
@@ -45,6 +59,16 @@ CLAIMS = {
     "pets-cartpole-continuous": claim("algorithm=pets", "env=cartpole_continuous", bar=195.0),
     "mbpo-pendulum": claim("algorithm=mbpo", "env=pendulum", bar=-200.0, enough=5),
     "mbpo-inverted-pendulum": claim("algorithm=mbpo", "env=inverted_pendulum", "stop.env_steps=5_000", bar=1_000.0),
+    **{
+        f"mbpo-halfcheetah-{steps}": Claim(
+            (*CHEETAH, f"stop.env_steps={steps}"),
+            0.0,
+            unit="mean return of the last policy, less SAC's",
+            measured=over_sac,
+            enough=enough,
+        )
+        for steps, enough in (("30_000", 5), ("45_000", 4))
+    },
     "muzero-cartpole": Claim(("algorithm=muzero", "env=cartpole"), 475.0, enough=4),
     "muzero-riskybranch": Claim(RISKY, 1.7, unit="greedy mean return of 200 episodes", measured=risky_return, enough=3),
     "muzero-lunarlander": claim("algorithm=muzero", *LANDER, bar=RANDOM_LANDER + 150.0),
