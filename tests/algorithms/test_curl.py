@@ -158,7 +158,7 @@ def test_joint_losses_are_known_to_others(tmp_path):
     ("make", "message"),
     [
         (lambda: Latent(critics(encoder=None)), "no layers in its encoder.*torch.nn.LazyLinear"),
-        (lambda: Latent(critics(encoder=None, core="gru")), "has a state here.*leave algorithm.recurrent"),
+        (lambda: Latent(critics(encoder=None, core="gru")), "has a state here.*remove algorithm.recurrent"),
         (lambda: Latent(critics(), projection=0), "projection"),
         (lambda: contrast(temperature=0.0), "curl.temperature: wanted a number above 0, got 0.0"),
     ],

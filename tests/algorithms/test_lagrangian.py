@@ -174,7 +174,7 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         (
             "dsac",
             ("env=pendulum", "+with=hlgauss", "hlgauss.least=0", "hlgauss.largest=1"),
-            r"leave algorithm\.value_head \(\+with=hlgauss\) away",
+            r"remove algorithm\.value_head \(\+with=hlgauss\)",
         ),
         (
             "ppo",
@@ -196,7 +196,7 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         ),
         ("sac", (*CRITICS, "+with=target_scale"), "no common deviation"),
         ("sac", (*CRITICS, "+with=rnd"), "Intrinsic adds to one reward a step, and they stay 2"),
-        ("ppo", (*VALUES, "+with=rnd"), "leave .*reward_values away"),
+        ("ppo", (*VALUES, "+with=rnd"), "remove .*reward_values"),
         ("sac", (*CRITICS, "+with=value_bias"), "one reward a step"),
     ],
 )

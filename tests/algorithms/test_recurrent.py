@@ -432,6 +432,6 @@ def test_algorithms_learn_from_windows(name, tmp_path):
 
 def test_on_policy_updates_refuse_recurrent_networks(tmp_path):
     overrides = ["algorithm=sac", "+with=on_policy", "env=pendulum", "algorithm.recurrent=gru", "logger=[]"]
-    with pytest.raises(ConfigError, match="recurrent networks of this algorithm learn from replay alone; leave algor"):
+    with pytest.raises(ConfigError, match="recurrent networks of this algorithm learn from replay alone; remove algor"):
         rlrun.train(overrides, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -102,7 +102,7 @@ def cut_optimism():
 
 
 SETTINGS = [
-    (cut_optimism, r"^networks\.policy\.distribution: optimism moves a squashed normal; leave it away"),
+    (cut_optimism, r"^networks\.policy\.distribution: optimism moves a squashed normal; remove it"),
     (lambda: Policy(MIXED, distribution="cut"), "^distribution: wanted one of squashed, truncated, got 'cut'"),
     (lambda: decisions(CONTINUOUS, most=0), r"algorithm\.most_steps must be at least 1, not 0"),
     (lambda: BCLoss(Policy(CONTINUOUS), sgd, objective="mod"), r"objective: wanted one of likelihood, mode, got 'mod'"),
@@ -112,7 +112,7 @@ SETTINGS = [
     (lambda: Temperature(CONTINUOUS, epistemic=0.4).of("continuous"), "epistemic is for algorithm=dsac and doac"),
     (lambda: Temperature(CONTINUOUS, epistemic=0.0), r"^algorithm\.temperature\.epistemic: .* above 0, got 0.0$"),
     (lambda: Temperature(CONTINUOUS, epistemic=True), r"^algorithm\.temperature\.epistemic: .* above 0, got True$"),
-    (lambda: ImplicitCritics(CONTINUOUS, value_head=Quantiles(3)), r"has quantiles; leave algorithm\.value_head "),
+    (lambda: ImplicitCritics(CONTINUOUS, value_head=Quantiles(3)), r"has quantiles; remove algorithm\.value_head "),
     (lambda: agent_of(DOACAgent, CONTINUOUS, critics_of(1)), r"^algorithm\.ensemble: DOAC uses the deviation of"),
     (lambda: ValueLoss(Value(CONTINUOUS), sgd, expectile=0.0), "expectile: wanted a number between 0 and 1"),
     (lambda: ValueLoss(Value(CONTINUOUS), sgd, expectile=1.0), "expectile: wanted a number between 0 and 1"),
@@ -143,10 +143,10 @@ SETTINGS = [
     (lambda: past(burn_in=-1), r"algorithm\.burn_in must be at least 0"),
     (lambda: past(burn_in=0.25), r"algorithm\.burn_in: wanted a whole number of steps, got 0\.25"),
     *(
-        (lambda encoder=encoder: QNetwork(DISCRETE, layers=torch.nn.Linear(1, 2), encoder=encoder), "leave encoder=…")
+        (lambda encoder=encoder: QNetwork(DISCRETE, layers=torch.nn.Linear(1, 2), encoder=encoder), "remove encoder=…")
         for encoder in (torch.nn.Linear(1, 2), partial(Encoder, features=3), partial(torch.nn.Linear, 1, 2))
     ),
-    (lambda: QNetwork(DISCRETE, layers=torch.nn.Linear(1, 2), core="gru"), r"leave algorithm\.recurrent away"),
+    (lambda: QNetwork(DISCRETE, layers=torch.nn.Linear(1, 2), core="gru"), r"remove algorithm\.recurrent"),
     (lambda: editor("distanse"), r"algorithm\.change: wanted one of utility, distance, got 'distanse'"),
     (lambda: Trajectories(CONTINUOUS, "linaer"), r"algorithm\.trajectory: wanted one of .*, got 'linaer'"),
     (lambda: switching(0), r"algorithm\.most_steps must be at least 1, not 0"),

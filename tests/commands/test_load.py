@@ -190,7 +190,7 @@ def test_the_state_counts_and_begins_anew_where_an_episode_starts(runs):
     mixed, _ = policy.predict(observation, state, episode_start=[True, False])
     assert not np.array_equal(later, fresh)
     assert np.array_equal(mixed, np.stack([fresh[0], later[1]]))
-    with pytest.raises(RequestError, match=r"the state is none that `predict` returned for as many: \[1, "):
+    with pytest.raises(RequestError, match=r"the state is not one that `predict` returned for as many: \[1, "):
         policy.predict(observation[0], state)
     assert np.array_equal(policy.predict(observation, state.tolist())[0], later)
     for flags in ([True] * 3, "no"):
@@ -206,7 +206,7 @@ def test_drawn_actions_differ_and_best_ones_do_not(runs):
     assert (len(best), len(drawn)) == (1, 4)
     with pytest.raises(RequestError, match="deterministic is True or False, got 'no'"):
         policy.predict(observation, deterministic="no")
-    with pytest.raises(RequestError, match=r"the state is none that `predict` returned for as many: \[1, 10\]"):
+    with pytest.raises(RequestError, match=r"the state is not one that `predict` returned for as many: \[1, 10\]"):
         policy.predict(observation, np.zeros(3))
     stateless = rlrun.load(runs.get("dqn", "start"))
     with pytest.raises(RequestError, match="the policy has no state"):

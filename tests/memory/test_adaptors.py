@@ -203,7 +203,7 @@ POSITION = Composite({"position": Box((), np.zeros(()), np.ones(()))})
             r"memory.adaptors.again: NStep would undo n_step",
         ),
         (lambda: NStep(steps=0, discount=0.9), ConfigError, "at least 1, not 0"),
-        (lambda: NStep(steps=2, discount=0.9)({"reward": torch.zeros(3)}, None), RlrunError, "comes from none"),
+        (lambda: NStep(steps=2, discount=0.9)({"reward": torch.zeros(3)}, None), RlrunError, "is not of one"),
         (
             lambda: ImageScale(leaves=["arm"])(nested_batch(), None),
             RlrunError,

@@ -213,7 +213,7 @@ def test_wrong_uses_are_refused(options: Any, error: type[Exception], message: s
 
 
 def test_batch_of_no_table_is_refused() -> None:
-    with pytest.raises(RlrunError, match="comes from none"):
+    with pytest.raises(RlrunError, match="is not of one"):
         Hindsight(reward=Reach())({}, None)
 
 

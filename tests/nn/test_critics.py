@@ -168,7 +168,7 @@ def test_quantiles_learn_from_row_means():
         (lambda: bins(count=1), ConfigError, "^bins: wanted at least 2, least < largest and smoothing > 0"),
         (lambda: bins(least=5.0), ConfigError, "^bins: wanted at least 2, least < largest and smoothing > 0"),
         (lambda: bins(smoothing=0.0), ConfigError, "^bins: wanted at least 2, least < largest and smoothing > 0"),
-        (lambda: critics(multi(8, 9), value_head=bins()), SpaceError, r"adds up over 2 \(leave \+with=hlgauss away"),
+        (lambda: critics(multi(8, 9), value_head=bins()), SpaceError, r"adds up over 2 \(remove \+with=hlgauss"),
         (
             lambda: critics(box(2), value_head=bins(), quantiles=8),
             ConfigError,

@@ -72,9 +72,9 @@ def test_one_module_is_one_member():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"encoder": partial(nn.Flatten)}, "leave encoder=… away"),
-        ({"core": "gru"}, "leave algorithm.recurrent away"),
-        ({"dueling": True}, "leave algorithm.dueling away"),
+        ({"encoder": partial(nn.Flatten)}, "remove encoder=…"),
+        ({"core": "gru"}, "remove algorithm.recurrent"),
+        ({"dueling": True}, "remove algorithm.dueling"),
     ],
 )
 def test_options_of_layers_that_are_replaced_are_refused(options, message):

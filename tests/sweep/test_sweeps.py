@@ -186,7 +186,7 @@ def test_a_sweep_names_its_preset_and_each_jobs_return(project, rlrun):
         (["train", "algorithm=dqn", "env=cartpole", "--workers", "2"], "--workers is for a sweep of several runs"),
         (["train", "algorithm=dqn", "env=cartpole", "--launcher", "ray"], "--launcher is for a sweep of several runs"),
         (["train", "-m", "algorithm=dqn", "env=cartpole", "--launcher", "lokal"], "did you mean 'local'"),
-        (["resume", "full", "--retry-failed"], "--retry-failed is for a sweep, and full is none"),
+        (["resume", "full", "--retry-failed"], "--retry-failed is for a sweep, and full is not one"),
     ],
 )
 def test_wrong_requests_make_nothing(overrides, message, project, rlrun):

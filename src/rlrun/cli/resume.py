@@ -60,7 +60,7 @@ def resume(
         how: dict[str, Any] = {"retry_failed": retry_failed, "workers": workers, "limits": limits_of(**options)}
         raise typer.Exit(resume_sweep(run, overrides, config_dir, as_json=as_json, trust=trust, **how))
     of_sweeps = {"config_dir": config_dir, "retry_failed": retry_failed, "workers": workers, "launcher": launcher}
-    refuse(f"a sweep, and {run} is none", **of_sweeps, **options)
+    refuse(f"a sweep, and {run} is not one", **of_sweeps, **options)
     resuming = commands.resume  # loads torch
     processes.tune_process()
     show("rlrun.output")

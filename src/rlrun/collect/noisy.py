@@ -324,9 +324,9 @@ class Optimistic(PolicyAgent, ABC):
             raise SpaceError(f"agent: optimism moves actions that are numbers; here they are {space}")
         require_number("agent.shift", shift, 0)
         if getattr(gaussian, "distribution", None) is GAUSSIANS["truncated"]:
-            raise ConfigError("networks.policy.distribution: optimism moves a squashed normal; leave it away here")
+            raise ConfigError("networks.policy.distribution: optimism moves a squashed normal; remove it here")
         if getattr(policy, "gaussian", gaussian) is not gaussian:
-            raise ConfigError("agent: optimism moves the policy that learns; leave +with=smoothed_policy away here")
+            raise ConfigError("agent: optimism moves the policy that learns; remove +with=smoothed_policy here")
         super().__init__(policy, device=device, preprocess=preprocess)
         self.gaussian = gaussian
         self.critics = critics

@@ -126,7 +126,7 @@ class Policy:
             fits = False
         if not fits:
             shapes = ", ".join(f"{path} {list(shape)}".strip() for path, shape in self._shapes)
-            raise RequestError(f"{self.name}: the state is none that `predict` returned for as many: {shapes}")
+            raise RequestError(f"{self.name}: the state is not one that `predict` returned for as many: {shapes}")
         if episode_start is None:
             return state
         starts = np.asarray(episode_start).reshape(-1)

@@ -90,7 +90,7 @@ class Critics(Encoded):
     def _use_own(self, layers: Layers, spaces: Spaces, *, encoder: Any, core: Kind | None, dueling: bool) -> None:
         require_alone(encoder, core)
         if dueling:
-            raise ConfigError("a network of your own has no dueling layers; leave algorithm.dueling away")
+            raise ConfigError("a network of your own has no dueling layers; remove algorithm.dueling")
         self.read(spaces)
         self.encoder, self.layers = nn.Identity(), OwnMembers(layers, self.members)
         rows, _ = self._rows(zeros(spaces.observation))
@@ -144,7 +144,7 @@ def _chosen(value_head: ValueHead | None, quantiles: int | None) -> ValueHead:
     if value_head is not None:
         raise ConfigError(
             f"critics learn {quantiles} quantiles of a return or {type(value_head).__name__.lower()}, not both: "
-            "leave algorithm.quantiles or algorithm.value_head (+with=hlgauss) away"
+            "remove algorithm.quantiles or algorithm.value_head (+with=hlgauss)"
         )
     return Quantiles(quantiles)
 
@@ -227,7 +227,7 @@ class ImplicitCritics(Encoded):
     ) -> None:
         require_continuous(spaces.action, type(self).__name__)
         if value_head is not None and type(value_head) is not Rewards:
-            raise ConfigError(f"{type(self).__name__} has quantiles; leave algorithm.value_head (+with=hlgauss) away")
+            raise ConfigError(f"{type(self).__name__} has quantiles; remove algorithm.value_head (+with=hlgauss)")
         if not hidden:
             raise ConfigError("hidden: wanted at least one layer before the quantiles")
         super().__init__()

@@ -293,9 +293,9 @@ class Encoded(nn.Module):
 def require_alone(encoder: Any, core: Kind | None) -> None:
     """Refuse options beside a module of one's own, with a ConfigError."""
     if not (encoder is None or (isinstance(encoder, partial) and (encoder.func, encoder.keywords) == (Encoder, {}))):
-        raise ConfigError("a network of your own reads observations by itself; leave encoder=… away")
+        raise ConfigError("a network of your own reads observations by itself; remove encoder=…")
     if core is not None:
-        raise ConfigError("a network of your own has no recurrent layer here; leave algorithm.recurrent away")
+        raise ConfigError("a network of your own has no recurrent layer here; remove algorithm.recurrent")
 
 
 class DetachedEncoder(nn.Module):

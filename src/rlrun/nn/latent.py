@@ -40,7 +40,7 @@ class Latent(nn.Module):
         if getattr(network.encoder, "state_size", 0):
             raise ConfigError(
                 f"the encoder of a {type(network).__name__} has a state here, and these latents are of single "
-                "observations; leave algorithm.recurrent and encoder=recurrent away"
+                "observations; remove algorithm.recurrent and encoder=recurrent"
             )
         require_at_least("projection", 1 if projection is None else projection, 1)
         self.features = SharedFeatures(network)

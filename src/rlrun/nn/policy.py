@@ -289,7 +289,7 @@ class Temperature(nn.Module):
             ConfigError: α depends on the action.
         """
         if self.epistemic is not None:
-            raise ConfigError("algorithm.temperature.epistemic is for algorithm=dsac and doac; leave it away here")
+            raise ConfigError("algorithm.temperature.epistemic is for algorithm=dsac and doac; remove it here")
         return self.log.detach()[self.parts.index(part)].exp()
 
     def of_each(self, values: Tensor) -> Tensor:

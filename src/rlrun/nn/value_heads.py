@@ -385,7 +385,7 @@ def _require_one_branch(codec: ActionCodec) -> None:
     if len(codec.branches) > 1:
         raise SpaceError(
             f"bins encode the value of one choice; that of an action in {describe(codec.space)} adds up over "
-            f"{len(codec.branches)} (leave +with=hlgauss away, or let a larger joint_limit make them one)"
+            f"{len(codec.branches)} (remove +with=hlgauss, or let a larger joint_limit make them one)"
         )
 
 

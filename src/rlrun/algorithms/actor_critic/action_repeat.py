@@ -227,7 +227,7 @@ class Repeats(NStep):
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None:
-            raise RlrunError("memory.adaptors: Repeats looks ahead in a table, and this batch comes from none")
+            raise RlrunError("memory.adaptors: Repeats looks ahead in a table, and this batch is not of one")
         lasts: Array = batch["lasts"].numpy()
         outcome, _ = self.ahead(rows, lasts)
         repeats = torch.from_numpy(np.minimum(lasts, self.steps) - 1)

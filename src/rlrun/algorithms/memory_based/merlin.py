@@ -138,7 +138,7 @@ class Predictor(Encoded):
         self.latent, self.drawn = latent, drawn
         features = self.use_encoder(encoder, spaces)
         if getattr(self.encoder, "state_size", 0):
-            raise ConfigError("encoder: MERLIN remembers by itself; leave encoder=recurrent away")
+            raise ConfigError("encoder: MERLIN remembers by itself; remove encoder=recurrent")
         self.memory = ExternalMemory(slots, latent, decay=decay, retroactive=retroactive)
         self.actions = self.codec.continuous + self.codec.width
         read = keys * self.memory.row

@@ -110,7 +110,7 @@ class Outcome:
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None:
-            raise RlrunError("memory.adaptors: Outcome looks ahead in a table, and this batch comes from none")
+            raise RlrunError("memory.adaptors: Outcome looks ahead in a table, and this batch is not of one")
         where = rows.where
         episode = where.episode(rows.index)
         slots, count = rows.onward(int((where.newest(episode) - rows.step).max()))

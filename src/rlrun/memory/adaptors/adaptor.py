@@ -101,7 +101,7 @@ def arrange(
     if on_policy and any(_tier(adaptor) == AHEAD and getattr(adaptor, "steps", 1) > 1 for adaptor in arranged):
         raise ConfigError("algorithm.n_step: later actions of a rollout are not the policy's any more; give 1 here")
     if on_policy and any(_tier(adaptor) == PAST for adaptor in arranged):
-        way_out = "leave algorithm.recurrent, encoder=recurrent or +with=on_policy away"
+        way_out = "remove algorithm.recurrent, encoder=recurrent or +with=on_policy"
         raise ConfigError(f"memory.adaptors: recurrent networks of this algorithm learn from replay alone; {way_out}")
     relabels = any(_tier(adaptor) == RELABEL for adaptor in arranged)
     if relabels and any(getattr(adaptor, "of_searches", False) for adaptor in arranged):
@@ -122,7 +122,7 @@ def arrange(
         if getattr(adaptor, "sums", False):
             raise ConfigError(
                 f"memory.adaptors: {type(adaptor).__name__} adds to one reward a step, and they stay {rewards} here; "
-                "leave +with=reward_critics or reward_values away"
+                "remove +with=reward_critics or reward_values"
             )
         if _tier(adaptor) == RETURNS:
             adaptor.weigh = apart.change

@@ -364,7 +364,7 @@ class Later(Views):
 
     def _views(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None:
-            raise RlrunError("memory.adaptors: Later looks ahead in a table, and this batch comes from none")
+            raise RlrunError("memory.adaptors: Later looks ahead in a table, and this batch is not of one")
         slots, reach = rows.onward(self.steps)  # [B, K + 1], [B]
         step, reach = np.arange(self.steps), reach[..., None]
         acted, seen = np.minimum(step, reach - 1), np.minimum(step + 1, reach)

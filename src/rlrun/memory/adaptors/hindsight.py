@@ -85,7 +85,7 @@ class Hindsight(Seeded):
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None:
-            raise RlrunError("memory.adaptors: Hindsight looks ahead in a table, and this batch comes from none")
+            raise RlrunError("memory.adaptors: Hindsight looks ahead in a table, and this batch is not of one")
         if self.check > 0:
             self.check -= 1
             self._compare(batch, rows.valid)

@@ -45,9 +45,7 @@ class Mirrored:
         self.mirror = copy.deepcopy(mirror).to("cpu")  # samples are adapted there
         self.mirror.require_observation()
         self.double, self.rowwise, self.copies = double, not double, 1 + double
-        why = (
-            "it is of the actions that were taken, not of mirrored ones; leave +with=async away, or take +with=symmetry"
-        )
+        why = "it is of the actions that were taken, not of mirrored ones; remove +with=async, or take +with=symmetry"
         self.excludes = {"log_prob": why} if double else {}
         self.requires = ("observation", "action") if double else ("observation",)
         self.provides = ("mirrored", *self.requires) if double else ("mirrored",)

@@ -78,7 +78,7 @@ class Past:
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None or not rows.parted:
-            raise RlrunError("memory.adaptors: Past serves windows of a table, and this batch comes from none")
+            raise RlrunError("memory.adaptors: Past serves windows of a table, and this batch is not of one")
         reach = rows.onward(self.n_step)[1] if rows.reach is None else rows.reach  # [B, T]
         step, ahead = np.arange(self.length), np.arange(self.length + self.n_step)
         # index of each step's observation among the observations, followed by the next observations

@@ -85,7 +85,7 @@ class Trajectory(Seeded):
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None:
-            raise RlrunError("memory.adaptors: Trajectory looks ahead in a table, and this batch comes from none")
+            raise RlrunError("memory.adaptors: Trajectory looks ahead in a table, and this batch is not of one")
         index, here = rows.where, rows.index
         episode, step = index.episode(here), index.step(here)
         known = index.newest(episode) - step  # positions after the row

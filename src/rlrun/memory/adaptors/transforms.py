@@ -70,7 +70,7 @@ class WeighRewards(PerStep):
         if not isinstance(apart, Rewards | None):
             raise ConfigError(
                 "memory.adaptors: WeighRewards.apart: the critics of this algorithm learn the value of one reward; "
-                "leave +with=reward_critics away"
+                "remove +with=reward_critics"
             )
         self.tier = WEIGHTS
         self.apart = apart is not None
@@ -204,7 +204,7 @@ class NStep:
             power = self.powers[1]
             return batch | {"discount": torch.from_numpy(np.full((*shape, *power.shape), power))}
         if rows is None:
-            raise RlrunError("memory.adaptors: NStep looks ahead in a table, and this batch comes from none")
+            raise RlrunError("memory.adaptors: NStep looks ahead in a table, and this batch is not of one")
         return batch | self.ahead(rows)[0]
 
     def ahead(self, rows: Rows, most: Array | None = None) -> tuple[Batch, Array]:

@@ -41,7 +41,7 @@ class Unrolled:
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None:
-            raise RlrunError("memory.adaptors: Unrolled looks ahead in a table, and this batch comes from none")
+            raise RlrunError("memory.adaptors: Unrolled looks ahead in a table, and this batch is not of one")
         slots, reach = rows.index[..., None], np.zeros(rows.index.shape, np.int64)
         if self.steps:
             slots, reach = rows.onward(self.steps)
