@@ -144,7 +144,7 @@ def test_algorithms_import_no_other_algorithm():
 
 def test_trainer_knows_callbacks_and_wiring_only():
     core = {"rlrun.core.clock", "rlrun.core.errors", "rlrun.core.typing"}
-    allowed = core | {"rlrun.training.callback", "rlrun.training.wiring"}
+    allowed = core | {"rlrun.training.callback", "rlrun.training.plan"}
     assert names_of(SOURCE / "training" / "trainer.py") <= allowed | {"rlrun.training.update"}
     assert names_of(SOURCE / "training" / "update.py") <= allowed
 

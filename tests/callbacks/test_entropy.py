@@ -21,7 +21,7 @@ from rlrun.core.errors import ConfigError, WiringError
 from rlrun.core.schedules import Linear
 from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.nn import ActionCodec, ActorCritic, Heads, Policy, SoftPolicy, Temperature
-from rlrun.training.wiring import plan
+from rlrun.training.plan import plan
 
 ONE = Box((1,), low=-1.0, high=1.0)
 CHOICE = Spaces(ONE, Discrete(3))

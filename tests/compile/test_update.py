@@ -20,9 +20,9 @@ from rlrun.memory import JointLoader
 from rlrun.nn import grouped
 from rlrun.training.callback import Callback
 from rlrun.training.metrics import Histogram, Image, Text, as_numbers
+from rlrun.training.plan import HookCall
 from rlrun.training.trainer import Trainer
 from rlrun.training.update import Hooks
-from rlrun.training.wiring import HookCall
 
 
 def test_scheduled_numbers_are_no_constants(interpreted):

@@ -12,8 +12,8 @@ from rlrun.compile import FusedUpdate
 from rlrun.config import compose
 from rlrun.core.errors import WiringError
 from rlrun.training.callback import Callback
+from rlrun.training.plan import explain
 from rlrun.training.trainer import Trainer
-from rlrun.training.wiring import explain
 
 SMALL = [
     *("algorithm.hidden=[8]", "algorithm.batch_size=8", "algorithm.warmup_steps=20", "preset=null"),

@@ -57,9 +57,9 @@ from rlrun.runs.heartbeat import keep_fresh, lock_run, require_own, tokens
 from rlrun.runs.manifest import manifest
 from rlrun.runs.progress import outcome
 from rlrun.training.callback import Stop, trained_by
+from rlrun.training.plan import State, data_flow
+from rlrun.training.plan import explain as explain_plan
 from rlrun.training.trainer import Trainer
-from rlrun.training.wiring import State, data_flow
-from rlrun.training.wiring import explain as explain_plan
 
 OF_RECURRENT = ("algorithm.unroll", "algorithm.burn_in", "algorithm.core_size")  # keys that only these networks read
 GENERATORS = "generators"  # a part that no config names

@@ -148,16 +148,11 @@ def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: in
 def differing(outputs: Columns, inputs: Columns, reference: Run, *, lenient: bool = False) -> float:
     """Return the largest difference between the outputs [N, …] of a file and those of its policy.
 
-    A choice may differ in a tie: where the policy chooses otherwise for inputs that are a millionth larger or smaller.
-    So may numbers, such as those of a plan, where the policy's own jump by as much for inputs that are ten millionths
-    larger or smaller.
+    A choice may differ in a tie: where the policy chooses otherwise for inputs changed by 1e-6 (relative). So may
+    numbers, such as those of a plan, where the policy's own jump by as much for inputs changed by 1e-5.
 
-    lenient: numbers may differ by the tolerance more than the policy's own do for inputs that are a millionth larger or
-        smaller. It is then relative to the largest number of a row, as numbers round as the terms do whose sums they
-        are.
-
-    Raises:
-        RlrunError: choices differ otherwise, or numbers by more than the tolerance.
+    lenient: numbers may differ by the tolerance more than the policy's own do for inputs changed by 1e-6. It is then
+        relative to the largest number of a row, as numbers round as the terms do whose sums they are.
     """
     largest, near = 0.0, dict[float, list[Columns]]()
     for name, value in (wanted := reference(inputs)).items():

@@ -11,8 +11,8 @@ from rlrun.core.clock import Spent
 from rlrun.core.errors import RlrunError, WiringError
 from rlrun.core.typing import Groups
 from rlrun.training.callback import Callback, SkipBatch, Stop, derive
+from rlrun.training.plan import DataGroup, Plan, State, plan
 from rlrun.training.update import Compiler, Update
-from rlrun.training.wiring import DataGroup, Plan, State, plan
 
 UPDATE = ("begin_batch", "backward", "end_batch")
 

@@ -18,7 +18,7 @@ import torch
 from rlrun.core.errors import WiringError
 from rlrun.core.typing import Groups
 from rlrun.training.callback import Callback, trained_by
-from rlrun.training.wiring import HookCall, State
+from rlrun.training.plan import HookCall, State
 
 Function = Callable[[Groups, State], None]
 RESERVED = {"groups", "state", "loss", "outputs", "metrics", "result", "update"}  # names of the generated function

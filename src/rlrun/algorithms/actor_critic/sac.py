@@ -11,6 +11,9 @@ part only, the other factor is absent.
     L_π  = α_c log π(c | s) - E_k[min_i Q_i(s, c, k)],  c ~ π(· | s)    (eq. 7)
     L_α  = Σ_part log α_part (H_part - H̄_part)
 
+V̄ and L_α are below. L_Q is `rlrun.callbacks.CriticLoss` and L_π `rlrun.callbacks.SoftPolicyLoss`,
+shared with other algorithms; `conf/algorithm/sac.yaml` joins them.
+
 Differences from the paper: two critics share one stacked ensemble; their losses are summed;
 expectations over k are exact, not sampled; each part has its own temperature and its own
 entropy target.

@@ -158,7 +158,9 @@ class Predictor(Encoded):
         return {name: [size] for name, size in sizes.items()} | {"memory": self.memory.shapes}
 
     def step(self, features: Tensor, state: State, draw: bool = True) -> tuple[Predicted, State]:
-        """Return what is made of a step, and the state after it, of which `action` is still that of the step before.
+        """Return the prediction for a step, and the next state.
+
+        `action` of that state is not updated yet: the caller sets it to the action that is taken.
 
         features: of observations, [B, F]; draw: False takes means in place of draws.
         """

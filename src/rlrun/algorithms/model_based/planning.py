@@ -258,7 +258,7 @@ class CEM(Planner):
         spaces, model: as of `Planner`.
         elite: the sequences that it is fitted to.
         tau: share of the new mean and variance.
-        epsilon: a plan of which no number has a larger variance, as a share of the first, is searched no more.
+        epsilon: the search of a plan stops once the variance of each number is at most this share of its first one.
         variance: the first; None = the square of half the distance between the bounds.
         options: of `Planner`.
     """

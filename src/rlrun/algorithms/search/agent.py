@@ -248,7 +248,7 @@ def search_of(
         options: of `Puct` alone.
 
     Raises:
-        ConfigError: a number is out of range, or an option of `Puct` but its bounds is set with `gumbel`.
+        ConfigError: a number is out of range, or `gumbel` comes with an option of `Puct` other than `bounds`.
     """
     size: dict[str, Any] = {"simulations": simulations, "depth": depth, "parallel": parallel}
     at_root: dict[str, Any] = {"considered": considered, "c_visit": c_visit, "c_scale": c_scale}

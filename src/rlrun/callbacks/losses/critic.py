@@ -16,7 +16,7 @@ from rlrun.nn import Bins, Critics, ImplicitCritics, Numbers, Rewards, value_hea
 from rlrun.nn.normalizer import Statistics
 from rlrun.nn.value_heads import RewardQuantiles
 from rlrun.training.callback import Callback
-from rlrun.training.wiring import DataGroup
+from rlrun.training.plan import DataGroup
 
 
 class CriticLoss(LossCallback):
@@ -73,7 +73,7 @@ class CriticLoss(LossCallback):
     def errors(
         self, elements: Tensor, output: Tensor, q_target: Tensor, target_scale: Tensor | None
     ) -> dict[str, Tensor]:
-        """Return `td_error` [B]: the absolute error that, common to all members, has this loss.
+        """Return `td_error` [B]: the absolute error which, if every member had it, would give this loss.
 
         For distributions and a custom distance it is the error of their means, averaged over members.
         """

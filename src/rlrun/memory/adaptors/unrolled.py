@@ -21,8 +21,8 @@ class Unrolled:
     `observation` [B, …] is the row's own; `action` [B, R, …] has the actions of the row and of the next ones. `target`
     has columns by name, [B, R + 1, …]: parts of this observation and of the R later ones; other columns of the steps
     that led there, with zeros at the start of an episode. `valid` [B, R + 1] is False after the end of the episode,
-    where the last element is repeated. It is also False for steps outside the rollout or table: after the newest row,
-    and the one before the oldest. For windows all begin with [B, T].
+    where the last element is repeated. It is also False for steps that are not stored: those after the newest row,
+    and the one before the oldest. In batches of windows every shape begins with [B, T] in place of [B].
 
     Args:
         steps: R.

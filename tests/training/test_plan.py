@@ -7,8 +7,8 @@ from rlrun.callbacks import Schedule
 from rlrun.core import distributed
 from rlrun.core.errors import RlrunError, WiringError
 from rlrun.training.callback import Callback, Stop
+from rlrun.training.plan import explain, plan
 from rlrun.training.trainer import Trainer
-from rlrun.training.wiring import explain, plan
 
 NAMES = {"default": ("observation", "reward", "next_observation")}
 
