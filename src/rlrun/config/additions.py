@@ -1,4 +1,4 @@
-"""Additions of ours that do not go together: each would displace something of the other."""
+"""Conflicts between packaged additions: both set one key to different values, or one needs an optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = "with/"  # of a packaged addition
 def require_compatible(composed: Composed) -> None:
     """Refuse two packaged additions that give one key different values, unless something later sets that key.
 
-    An addition may change what another one sets that it starts from.
+    An addition may override values of an addition in its own defaults list.
 
     Raises: ConfigError naming both, the key and the way out.
     """
@@ -43,7 +43,7 @@ def require_compatible(composed: Composed) -> None:
 
 
 def require_optimizer(composed: Composed) -> None:
-    """Refuse a packaged addition whose networks learn by the run's optimizer, where `optimizer` is null.
+    """Refuse a packaged addition whose networks need the run's optimizer, if `optimizer` is null.
 
     Raises: ConfigError naming the addition and the algorithm.
     """
@@ -63,7 +63,7 @@ def _name(layer: Layer) -> str:
 
 
 def _clashes(first: Any, second: Any, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
-    """Yield the paths at which two trees have different values, with both; an empty block is no value."""
+    """Yield each path at which two trees have different values, with both values; empty blocks do not count."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         for key in (key for key in first if key in second):
             yield from _clashes(first[key], second[key], (*path, key))
@@ -72,7 +72,7 @@ def _clashes(first: Any, second: Any, path: Path = ()) -> Iterator[tuple[Path, A
 
 
 def _settled(path: Path, tree: Any, later: Sequence[Any]) -> bool:
-    """Return True if the config lacks a path by now, or one of later trees sets it or what is around it."""
+    """Return True if the config no longer has a path, or a later tree sets it or a block that contains it."""
     return not is_there(tree, path) or any(
         path[: len(leaf)] == leaf for content in later for leaf, value in leaves(content) if value != {}
     )
@@ -87,7 +87,7 @@ def _is_part(tree: Any, path: Path, value: Any) -> bool:
 
 
 def _included(name: str) -> set[str]:
-    """Return the additions that one starts from, and those that these start from."""
+    """Return all additions that the defaults list of an addition includes, also indirectly."""
     file = packaged_dir() / FOLDER / f"{name}.yaml"
     entries = [entry for entry in read_yaml(file, file.name).get("defaults", ()) if isinstance(entry, str)]
     names = {entry.partition("@")[0].rpartition("/")[2] for entry in entries} - {"_self_"}

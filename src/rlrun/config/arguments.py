@@ -1,4 +1,4 @@
-"""What a class or function takes, and whether the arguments of a config fit."""
+"""The parameters of classes and functions, and checks that a config's arguments fit them."""
 
 import functools
 import inspect
@@ -26,7 +26,10 @@ ALIAS = {dict: Mapping, list: Sequence, tuple: Sequence, set: Collection, frozen
 
 
 def parameters(target: Any, *, subclasses: bool = False) -> list[inspect.Parameter]:
-    """Return what a target takes; our own classes hand `**options` on to the class above, as subclasses likely do."""
+    """Return the parameters of a class or function, with those of base classes that it passes `**options` to.
+
+    Classes of rlrun pass them on; subclasses of these are assumed to, if `subclasses` is true.
+    """
     params = dict(inspect.signature(target).parameters)
     classes = target.__mro__ if inspect.isclass(target) else (target,)
     hands_on = any(replaced.is_ours(owner) for owner in (classes if subclasses else classes[:1]))
@@ -35,14 +38,14 @@ def parameters(target: Any, *, subclasses: bool = False) -> list[inspect.Paramet
         if options and "__init__" in vars(above) and above is not object:
             del params[options[0]]
             inherited = dict(inspect.signature(above).parameters)
-            for name in _leading(inherited)[: len(_leading(params))]:  # which it gives the class above by position
+            for name in _leading(inherited)[: len(_leading(params))]:  # passed to the base class by position
                 del inherited[name]
             params = {**inherited, **params}
     return [*params.values()]
 
 
 def _leading(params: dict[str, inspect.Parameter]) -> list[str]:
-    """Return the names of arguments by position without a default."""
+    """Return the names of the positional arguments without a default."""
     positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return [name for name, entry in params.items() if entry.kind is positional and entry.default is entry.empty]
 
@@ -61,7 +64,7 @@ def check_arguments(target: Any, text: str, place: str, *, count: int, names: It
     """
     try:
         params = parameters(target)
-    except (ValueError, TypeError):  # some classes written in C have none
+    except (ValueError, TypeError):  # some classes written in C have no signature
         return
     kinds = {parameter.kind for parameter in params}
     named = [param for param in params if param.kind in (param.POSITIONAL_OR_KEYWORD, param.KEYWORD_ONLY)]
@@ -84,7 +87,7 @@ def check_arguments(target: Any, text: str, place: str, *, count: int, names: It
 
 @functools.cache
 def hints_of(target: Any) -> Mapping[str, frozenset[Any]]:
-    """Return which kinds of values the arguments of our own class or function take, where all of them are known."""
+    """Return the kinds of values that each argument of an rlrun class or function takes, if all kinds are known."""
     functions = [target]
     if inspect.isclass(target):
         functions = [vars(kind)["__init__"] for kind in reversed(target.__mro__) if "__init__" in vars(kind)]
@@ -96,7 +99,7 @@ def hints_of(target: Any) -> Mapping[str, frozenset[Any]]:
             continue
         try:
             annotations = typing.get_type_hints(function)
-        except (NameError, TypeError):  # of names that only a type checker imports
+        except (NameError, TypeError):  # the annotation has names that only a type checker imports
             continue
         kinds = {name: frozenset(_kinds(annotation)) for name, annotation in annotations.items()}
         hints |= {name: some for name, some in kinds.items() if some <= {*KINDS}}
@@ -112,12 +115,12 @@ def _kinds(annotation: Any) -> Iterable[Any]:
 
 
 def fitted(value: Any, kinds: Collection[Any]) -> Any:
-    """Return a value of a config as one of these kinds: 1e3 as a whole number. Other objects stay as they are.
+    """Return a config value converted to one of these kinds, such as 1e3 to an int; objects stay as they are.
 
-    Where a part is wanted, only null is refused here: who calls the part says what it is.
+    Where a part (a callable) is wanted, only null is refused here; the caller of the part checks the rest.
 
     Raises:
-        ConfigError: it is of none of these kinds.
+        ConfigError: the value fits none of the kinds.
     """
     if value is None:
         fits = type(None) in kinds

@@ -1,9 +1,9 @@
-"""From a config path to the object it describes.
+"""Build the object that a config path describes.
 
-The same path is the same object, so `${networks.critic}` in two places is one critic. A node with
-`_partial_: true` is a recipe; keys that a node lists under `_apart_` are for others to read. An
-object has all that the Protocol under `_protocol_` names. Nothing is
-built that the asked path does not lead to, and parts that need each other in a circle are an error.
+The same path is the same object, so `${networks.critic}` in two places is one critic. A node with `_partial_: true` is
+a recipe. Keys that a node lists under `_apart_` are settings for other parts. An object must have all attributes of
+the Protocol under `_protocol_`. Only parts that the requested path leads to are built, and a circle of parts is an
+error.
 """
 
 import functools
@@ -49,7 +49,7 @@ class Builder:
         self.built: dict[str, Any] = {}  # path -> object
         self.left_out: dict[str, str] = {}  # path of a user's class -> which packaged keys it gets, and which not
         self._open: list[Path] = []  # under construction, outermost first
-        self._links: dict[Path, set[str]] = {}  # part -> paths of what its node asked for
+        self._links: dict[Path, set[str]] = {}  # part -> paths that its node links to
         self._recipes: list[keys.Given] = []  # that parts may call
 
     def get(self, path: str) -> Any:
@@ -66,7 +66,7 @@ class Builder:
             raise BuildError(str(error)) from error
         if (
             place.beyond and place.links and path[: len(place.path)] == place.path
-        ):  # a part asks for what it is to become
+        ):  # a part links to itself while it is built
             raise BuildError(f"{dotted(path)}: leads to '{dotted(place.path + place.beyond)}', which is no key")
         part = self._object(place.path, place.node)
         return self._attribute(part, place, [referrer, *place.links][-1]) if place.beyond else part
@@ -152,15 +152,15 @@ class Builder:
             unknown = (
                 re.search(r"unexpected keyword argument '(\w+)'", str(error)) if type(error) is TypeError else None
             )
-            if unknown is not None and unknown[1] in named:  # a class behind it refuses one of its `**options`
+            if unknown is not None and unknown[1] in named:  # a base class refuses one of its `**options`
                 near = did_you_mean(unknown[1], replaced.named(parameters(target, subclasses=True)))
                 raise BuildError(f"{place}.{unknown[1]}: {text} takes no argument '{unknown[1]}'{near}") from error
             raise BuildError(f"{place}: {text}: {explain(error)}") from error
 
     def _fitted(self, path: Path, value: Any, kinds: Collection[Any]) -> Any:
-        """Return an argument as one of the kinds that its class takes.
+        """Return an argument converted to one of the kinds that its class takes.
 
-        Raises: ConfigError that names the key which holds it, to which links lead.
+        Raises: ConfigError that names the key which holds the value, at the end of all links.
         """
         place = locate(self.tree, path)
         if isinstance(value, str) and str not in kinds and "${" in str(place.node):  # as ${oc.env:NUMBER} gives it
@@ -176,18 +176,18 @@ class Builder:
         return keys.key_of(self.tree, path, argument)
 
     def _recipe(self, path: Path, target: Any) -> "Recipe":
-        """Return what builds a part once more; what its node links to elsewhere stays the same object."""
+        """Return a recipe that builds a part again; parts elsewhere that its node links to are shared."""
         asked = {name for part, names in self._links.items() if part[: len(path)] == path for name in names}
         shared = {name: self.built[name] for name in sorted(asked) if split(name)[: len(path)] != path}
         return Recipe(self.tree, path, tuple(replaced.named(parameters(target))), shared)
 
     def _argument(self, path: Path, node: Mapping[str, Any], name: str) -> Any:
-        """Return an argument of a node's call."""
+        """Return one argument for the call of a node's `_target_`."""
         built = "_recursive_" not in node or self._at((*path, "_recursive_"), path)
         return self._at((*path, name), path) if built else self._unbuilt((*path, name), node[name])
 
     def _unbuilt(self, path: Path, node: Any) -> Any:
-        """Return a config in which links lead to objects, but which is not built itself."""
+        """Return a config whose links are replaced by objects, while its own nodes stay plain data."""
         if isinstance(node, Mapping):
             return {key: self._unbuilt((*path, str(key)), entry) for key, entry in node.items()}
         if isinstance(node, list):
@@ -197,14 +197,14 @@ class Builder:
     def _for_own(
         self, path: Path, node: Mapping[str, Any], target: Any, former: Any
     ) -> tuple[list[str], dict[str, Any]]:
-        """Return the keys of a node that a user's class in the place of `former` takes, and what it is offered.
+        """Return the keys of a node that a user's class in place of `former` takes, and further arguments for it.
 
-        Keys that the user gave stay, so one that nobody takes is refused.
+        Keys that the user set always stay, so one that the class does not take is refused later.
         """
         _, names = self.given(path, node)
         try:
             params = parameters(target, subclasses=True)
-        except (ValueError, TypeError):  # some classes written in C have none
+        except (ValueError, TypeError):  # some classes written in C have no signature
             return names, {}
         lists = {name for name in node["_optional_"] if isinstance(locate(self.tree, (*path, name)).node, list)}
         unfit = lists.intersection(entry.name for entry in params if replaced.wants_number(entry))
@@ -218,9 +218,11 @@ class Builder:
         return [*own, *refused], {name: self._at(split(place), path) for name, place in places.items()}
 
     def _completed(self, path: Path, node: Mapping[str, Any], former: Any, part: Any, recipe: Any) -> Any:
-        """Return the packaged network `former` with a user's plain module as its layers, or else the module itself.
+        """Return the packaged network `former` with a user's plain module as its layers, if it takes layers.
 
-        Raises: BuildError if the packaged network has methods that the module lacks.
+        Otherwise return the module itself.
+
+        Raises: BuildError if the module lacks methods of the packaged network.
         """
         if not _wraps(former):
             if _takes_distance(former):
@@ -243,7 +245,7 @@ class Builder:
         return former(**{name: self._at((*path, name), path) for name in kept}, layers=recipe)
 
     def _leave_out(self, path: Path, node: Mapping[str, Any], names: list[str], target: Any) -> None:
-        """Note which packaged keys a user's class does not get, and which it gets in place of its own defaults."""
+        """Note the packaged keys that a user's class does not get, and those that replace its own defaults."""
         defaults = [entry.name for entry in parameters(target, subclasses=True) if entry.default is not entry.empty]
         packaged = ", ".join(name for name in defaults if name in node["_optional_"] and name not in names)
         gets = f"gets the packaged {packaged}" if packaged else ""
@@ -252,7 +254,7 @@ class Builder:
             self.left_out[dotted(path)] = f"{node['_target_']} {' and '.join(filter(None, (gets, lacks)))}"
 
     def _inputs(self, path: Path, part: Any) -> Mapping[str, str]:
-        """Return the names that a callback reads for arguments of its hooks, by argument."""
+        """Return the `_inputs_` of a callback: argument of its hooks -> name of the column that it reads."""
         inputs = self._at((*path, "_inputs_"), path)
         if not hasattr(part, "inputs"):
             raise BuildError(f"{dotted(path)}._inputs_: a {type(part).__name__} is no callback, whose hooks read names")
@@ -261,7 +263,7 @@ class Builder:
         return inputs
 
     def given(self, path: Path, node: Mapping[str, Any]) -> tuple[int, list[str]]:
-        """Return how many positional arguments a node gives, and the names of the others.
+        """Return the number of a node's positional arguments, and the names of its keyword arguments.
 
         Raises: BuildError if a key of Hydra's `instantiate` has a value that is not supported.
         """
@@ -275,14 +277,14 @@ class Builder:
         return count, [str(name) for name in node if name not in _NOT_ARGUMENTS and name not in apart]
 
     def _partial(self, path: Path, node: Mapping[str, Any]) -> bool:
-        """Return whether a node is a recipe: it is marked itself, or its parent lists it in `_recipes_`."""
+        """Return whether a node is a recipe: it has `_partial_: true`, or the node above lists it in `_recipes_`."""
         if "_partial_" in node:
             return bool(self._at((*path, "_partial_"), path))
         above = locate(self.tree, path[:-2]).node if len(path) > 2 else None
         return isinstance(above, Mapping) and path[-2] in above.get("_recipes_", ())
 
     def _apart(self, path: Path, node: Mapping[str, Any]) -> Sequence[str]:
-        """Return the keys of a node that belong to other parts: they are settings of it, not arguments."""
+        """Return the keys of a node that are settings for other parts instead of arguments."""
         return ("_apart_", *locate(self.tree, (*path, "_apart_")).node) if "_apart_" in node else ()
 
     def _scalar(self, path: Path, value: Any) -> Any:
@@ -293,7 +295,7 @@ class Builder:
         return self._text(path, value) if "${" in value else value
 
     def _text(self, path: Path, value: str) -> Any:
-        """Evaluate a text with interpolations inside; what comes out of objects is put in first."""
+        """Evaluate a text with interpolations inside; attributes of built objects are inserted first."""
         try:
             mentioned = [locate(self.tree, target, referrer=path) for target in mentions(value, path)]
             if any(place.beyond for place in mentioned):
@@ -311,7 +313,7 @@ class Builder:
         return OmegaConf.to_container(node, resolve=True) if isinstance(node, (DictConfig, ListConfig)) else node
 
     def _attribute(self, value: Any, place: Location, referrer: Path) -> Any:
-        """Go on beyond an object: an attribute, or an entry where there is a dict."""
+        """Follow the rest of a path into an object: by attributes, or by keys of a dict."""
         for index, name in enumerate(place.beyond):
             if isinstance(value, Mapping) and name in value:
                 value = value[name]
@@ -329,10 +331,10 @@ class Builder:
 
 
 class Recipe(NamedTuple):
-    """Builds a part once more.
+    """A recipe that builds a part again, with changes.
 
-    tree: the whole config; path: of the part's node; takes: names of its arguments; shared: parts elsewhere that its
-    node links to, by path.
+    tree: the whole config; path: of the part's node; takes: names of its arguments; shared: parts elsewhere, by path,
+    that its node links to.
     """
 
     tree: Mapping[str, Any]
@@ -346,7 +348,10 @@ class Recipe(NamedTuple):
         return locate(self.tree, self.path).node  # type: ignore[no-any-return]
 
     def build(self, changes: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-        """Return another such part, with other values of top-level keys and of the part's own keys."""
+        """Build the part again.
+
+        changes: new values of top-level keys; arguments: new values of the part's own keys.
+        """
         again = Builder(pickle.loads(pickle.dumps({**self.tree, **changes})))
         again.built.update(self.shared)
         locate(again.tree, self.path).node.update(arguments)
@@ -354,17 +359,17 @@ class Recipe(NamedTuple):
 
 
 def _wraps(former: Any) -> bool:
-    """Return whether a packaged network takes a plain module in place of its layers."""
+    """Return whether a packaged network accepts a plain module for its layers."""
     return "layers" in replaced.named(parameters(former))
 
 
 def _takes_distance(former: Any) -> bool:
-    """Return whether a packaged loss takes a function of values and targets."""
+    """Return whether a packaged loss accepts a distance: a function of values and targets."""
     return "distance" in replaced.named(parameters(former, subclasses=True))
 
 
 def register_resolvers(tree: Any) -> None:
-    """Register the functions that a config names under `resolvers`, and those that it uses of installed packages.
+    """Register resolvers: functions that a config names under `resolvers`, and those of plugins that it uses.
 
     Raises: BuildError if a function does not exist, or OmegaConf or Hydra has a resolver of that name.
     """
@@ -384,7 +389,7 @@ def register_resolvers(tree: Any) -> None:
 
 
 def find_target(text: Any, place: str) -> Any:
-    """Import what a `_target_` names.
+    """Import the class or function that a `_target_` names.
 
     Raises: BuildError if it does not exist.
     """
@@ -398,7 +403,7 @@ def find_target(text: Any, place: str) -> Any:
             inner = getattr(target, part, _ABSENT)
         except RlrunError:
             raise
-        except Exception as error:  # a module that imports on first use
+        except Exception as error:  # a module that imports lazily
             raise BuildError(f"{place}: importing {name} failed: {explain(error)}") from error
         if inner is _ABSENT and isinstance(target, ModuleType) and _is_module(name):
             inner = _import(name, text, place)
@@ -441,12 +446,12 @@ def _unknown(owner: Any, path: str, text: str) -> str:
     near = did_you_mean(last, names, f"{owner.__name__}.")
     classes = [name for name in names if isinstance(getattr(owner, name, None), type)]
     near = near or (f"; it has {', '.join(classes)}" if 0 < len(classes) <= SHOWN else "")
-    # Somebody else's module of the same name, found first, is the usual reason.
+    # The usual reason is another module of the same name earlier on the path.
     return f"{text}: {owner.__name__} ({getattr(owner, '__file__', None) or 'a folder'}) has no '{last}'{near}"
 
 
 def explain(error: BaseException) -> str:
-    """Return an exception's message on one line, with its class where the message alone says little."""
+    """Return an exception's message on one line, with its class if the message alone says little."""
     message = " ".join(str(error).split())
     if isinstance(error, AttributeError) and error.name is not None:
         message += did_you_mean(error.name, [name for name in dir(error.obj) if name[0] != "_"])
@@ -455,7 +460,7 @@ def explain(error: BaseException) -> str:
 
 
 def lacks(part: Any, protocol: Any) -> str:
-    """Return what an object has not of a protocol, as the end of a message."""
+    """Return the attributes of a protocol that an object lacks, as the end of a message."""
     names = [name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")]
     missing = [name for name in names if not hasattr(part, name)]
     return f"; it lacks {', '.join(missing)}: {protocol.__doc__.splitlines()[0]}" if missing else ""

@@ -1,4 +1,4 @@
-"""Check a composed config: types, interpolations, missing values and keys that nobody reads."""
+"""Check a composed config: types, interpolations, missing values and unread keys."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
 
 
 def _lacks(config: Any, key: str) -> bool:
-    """Return True if a config has no such part; of the loader, train.yaml has keys that make none."""
+    """Return True if a config lacks a part; a loader needs a `_target_`, as train.yaml has a block without one."""
     return key not in config or (key == "loader" and "_target_" not in (config.loader or {}))
 
 
 def require_ours(config: Any, layers: Sequence[Layer]) -> None:
-    """Raise ConfigError, with the way out, if a file of the user's replaces ours and lacks what every run needs."""
+    """Raise ConfigError, with a remedy, if a user's file replaces a packaged one and lacks a part that runs need."""
     wanted = {"train": ("trainer",), "algorithm": ("loader", "callbacks")}
     for layer in (layer for layer in layers if not layer.packaged):
         kind = layer.config_path.partition("/")[0] if "/" in layer.config_path else "train"
@@ -80,7 +80,7 @@ def require_ours(config: Any, layers: Sequence[Layer]) -> None:
 
 
 def _check_completed(composed: Composed, setters: Mapping[Keys, Layer]) -> None:
-    """Refuse an addition to a callback or an adaptor that the algorithm lacks."""
+    """Refuse a packaged addition that sets keys of a callback or an adaptor which the algorithm lacks."""
     for path, layer in setters.items():
         depth = 2 if path[0] == "callbacks" else 3 if path[:2] == ("memory", "adaptors") else len(path)
         lacking = len(path) > depth and (*path[:depth], "_target_") not in setters
@@ -89,7 +89,7 @@ def _check_completed(composed: Composed, setters: Mapping[Keys, Layer]) -> None:
 
 
 def _needing(composed: Composed, layer: Layer | None) -> str:
-    """Return that an addition of ours needs what the algorithm lacks, and what it is for; nothing of other layers."""
+    """Return a message that a packaged addition needs a part which the algorithm lacks; "" for other layers."""
     if layer is None or not layer.packaged or not layer.config_path.startswith("with/"):
         return ""
     name = layer.config_path.removeprefix("with/")
@@ -98,14 +98,14 @@ def _needing(composed: Composed, layer: Layer | None) -> str:
 
 
 def _check_unread(composed: Composed, read: Mapping[Keys, Any], setters: Mapping[Keys, Layer]) -> None:
-    """Refuse an unread key that an override or a user's file set, and an addition of ours of which no key is read.
+    """Refuse an unread key of an override or a user's file, and a packaged addition of which no key is read.
 
-    Another packaged file may hold a number that stays unread once `~callbacks.x` took its reader out.
+    Other packaged files may have unread numbers, as `~callbacks.x` removes the part that reads them.
     """
     tree = plain(composed.config)
     for layer in composed.layers:
         own = [path for path, setter in setters.items() if setter is layer]
-        own = [path for path in own if path[-1] == "_target_"] or own  # without its parts, its numbers are others'
+        own = [path for path in own if path[-1] == "_target_"] or own  # only its parts count, if it has any
         if own and not any(path in read for path in own) and (needing := _needing(composed, layer)):
             place = next((path for path in own if f"with/{path[0]}" != layer.config_path), own[0])
             raise ConfigError(f"{dotted(place[:2])}: no part reads this key; {needing}")
@@ -128,7 +128,7 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any], setters: Mapping
 
 
 def _headless(layer: Layer | None, tree: Any) -> str:
-    """Return that a file lacks its header, if its keys are those of the whole config."""
+    """Return a message that a file lacks its `# @package` header, if its keys belong to the top of the config."""
     group = split(layer.config_path.replace("/", "."))[:-1] if layer is not None else ()
     content = reduce(child, group, layer.content) if layer is not None else None
     if not group or not isinstance(content, Mapping) or not {*content} & {*tree}:
@@ -137,10 +137,10 @@ def _headless(layer: Layer | None, tree: Any) -> str:
 
 
 def check_likeness(config: Any, layers: Sequence[Layer], setters: Mapping[Keys, Layer]) -> dict[str, Any]:
-    """Compare what overrides set with the values that files have there; return whole numbers written as `1e3`.
+    """Check the type of each value that an override sets against the value in files; return `1e3` as an int.
 
-    Interpolations and parts with a `_target_` are always accepted, and null but in place of true or false. In a
-    packaged file `1` means a whole number and `1.0` any; a user's file is read more freely.
+    Interpolations and parts with a `_target_` are always accepted; null is, except for true and false. In a packaged
+    file `1` stands for an int and `1.0` for any number; a user's file is read more freely.
 
     Raises: ConfigError if a value is of another type.
     """
@@ -158,9 +158,9 @@ def check_likeness(config: Any, layers: Sequence[Layer], setters: Mapping[Keys, 
 
 
 def _numbers_of_texts(composed: Composed, setters: Mapping[Keys, Layer], texts: Mapping[Keys, Any]) -> dict[str, Any]:
-    """Return what `${oc.env:SEED}` gives where a key takes no text, read as a YAML file has it.
+    """Return the values of resolvers such as `${oc.env:SEED}`, parsed as YAML for keys that do not take text.
 
-    Raises: ConfigError if it is of another kind.
+    Raises: ConfigError if a value is of another kind than its key takes.
     """
     alike, values = _kinds_of_overrides(composed.layers, setters), {}
     for path, text in texts.items():
@@ -175,7 +175,7 @@ def _numbers_of_texts(composed: Composed, setters: Mapping[Keys, Layer], texts: 
 
 
 def _kinds_of_overrides(layers: Sequence[Layer], setters: Mapping[Keys, Layer]) -> dict[Keys, Kind]:
-    """Return the kinds of the values that overrides replace, by those that stand in files."""
+    """Return the kind of value at each overridden path, derived from the value in files."""
     overridden = [path for path, layer in setters.items() if layer.label == OVERRIDE]
     if not overridden:
         return {}
@@ -183,7 +183,7 @@ def _kinds_of_overrides(layers: Sequence[Layer], setters: Mapping[Keys, Layer]) 
     for layer in layers:
         if layer.label != OVERRIDE:
             file_values.update({path: (value, layer.packaged) for path, value in leaves(layer.content)})
-    within = {path[:length] for path in file_values for length in range(len(path))}  # of blocks that files have
+    within = {path[:length] for path in file_values for length in range(len(path))}  # paths of blocks in files
     heads = dict.fromkeys(path[:length] for path in overridden for length in range(1, len(path) + 1))
     paths = [path for path in heads if path in file_values and path not in within]
     kinds = {path: _kind(*file_values[path]) for path in paths if not dotted(path).startswith(OPEN)}

@@ -1,4 +1,4 @@
-"""Compose a run's config by Hydra: overrides, the user's files and the packaged ones."""
+"""Compose a run's config with Hydra from packaged files, the user's files and overrides."""
 
 import copy
 import pickle
@@ -47,13 +47,13 @@ from rlrun.config.sources import OURS, SearchPath, stored
 from rlrun.core.errors import ConfigError, did_you_mean, nearest
 
 TRAIN = "train"  # the file of a run's config
-MULTIRUN = "multirun"  # the file of a sweep's own
-RESOLVERS = "resolvers"  # the key that names functions for `${name:…}`
-PRESET = "preset"  # the group of numbers for one algorithm on one environment
+MULTIRUN = "multirun"  # the file with a sweep's own settings
+RESOLVERS = "resolvers"  # key of the functions for `${name:…}`
+PRESET = "preset"  # the group of tuned values for one algorithm on one environment
 NAMES_OF_ENV = (("env",), ("env", "id"), ("env", "target"), ("env", "_target_"))
-OF_STORE = "ConfigStore:"  # how the labels of layers begin that a user's ConfigStore gave
-ONE_OF = ("algorithm", "env", "preset")  # groups of which a list of options makes no sense
-OF_SWEEPS = ("launcher", "sweep")  # what a sweep is made with; no run has them
+OF_STORE = "ConfigStore:"  # prefix of the labels of layers from a user's ConfigStore
+ONE_OF = ("algorithm", "env", "preset")  # groups of which a run has one option
+OF_SWEEPS = ("launcher", "sweep")  # groups of sweeps; no run has them
 _UNLISTED = re.compile(
     r"^Could not (override|delete) '([^'=]+)(?:=[^']*)?'\. No match in the defaults list"
     r"|^Could not (override) '([^'=@]+@[^'=]+)'\.\nDid you mean"  # listed elsewhere
@@ -61,7 +61,7 @@ _UNLISTED = re.compile(
 _DOUBLED = re.compile(r"(?:^Multiple values for |^)(\S+?)(?:\.| appears more than once)")
 
 
-given: dict[tuple[str, ...], Composed] = {}  # what the process that started this one has composed
+given: dict[tuple[str, ...], Composed] = {}  # overrides -> config composed by the parent process
 
 
 def compose(
@@ -75,9 +75,9 @@ def compose(
     """Compose `train.yaml` with the overrides of a command line, and check the result.
 
     Precedence: packaged files < the tuned preset < the user's files < overrides. Nothing is built or imported.
-    `roots` are the keys that are read whatever is built; `primary` names another file than `train.yaml`.
+    `roots` are keys that count as read in any case; `primary` names another file than `train.yaml`.
 
-    Raises: ConfigError, in one line, for whatever is wrong.
+    Raises: ConfigError with a message of one line.
     """
     if (known := given.get(tuple(overrides))) is not None:
         places.add_to_path(known.project)
@@ -86,7 +86,7 @@ def compose(
 
 
 class Selection(NamedTuple):
-    """The config of chosen files, before overrides set keys."""
+    """The config merged from the chosen files, before overrides set keys."""
 
     config: DictConfig
     choices: dict[str, Any]
@@ -95,7 +95,7 @@ class Selection(NamedTuple):
 
 
 class Composer:
-    """Compose any number of command lines from one search path; equal choices of files are composed once."""
+    """Composes many command lines from one search path; equal choices of files are merged only once."""
 
     def __init__(self, config_dir: str | Path | None = None, *, primary: str = TRAIN) -> None:
         folder = Path(config_dir) if config_dir is not None else None
@@ -110,9 +110,9 @@ class Composer:
     def compose(
         self, overrides: Sequence[str] = (), *, roots: Sequence[str] = reading.ROOTS, check: bool = True
     ) -> Composed:
-        """Return what `compose` returns.
+        """Compose the overrides of a command line, as the function `compose` does.
 
-        Raises: ConfigError, in one line, for whatever is wrong.
+        Raises: ConfigError with a message of one line.
         """
         parsed = parse(overrides)
         names = [str(override.value).removesuffix(".yaml") for override in parsed if override.key == CONFIG_NAME]
@@ -166,12 +166,12 @@ class Composer:
         return composer
 
     def _chooses(self, override: Override) -> bool:
-        """Return True if an override chooses a file of a group; a dict sets keys, as in Hydra."""
+        """Return True if an override chooses a file of a group; an override with a dict sets keys, as in Hydra."""
         named = not isinstance(override.value, dict) and "." not in override.group
         return named and self._path.is_group(override.group)
 
     def _select(self, chosen: list[Override], settings: list[Override], *, with_preset: bool) -> Selection:
-        """Return the config of chosen files: Hydra lists them, the preset is found, and they are merged."""
+        """Return the merged config of the chosen files: Hydra lists them, and the preset is looked up."""
         key = (self._primary, str(self._path), with_preset, *(f"{item.sign}{item.key}={item.value}" for item in chosen))
         if key not in self._selections:
             for override in chosen:
@@ -196,7 +196,7 @@ class Composer:
         layers = self._layers(listing, preset)
         setter = listing.overrides.override_metadata.get("env")
         if not with_preset and "algorithm/" in str(setter and setter.containing_config_path):
-            # An algorithm's choice of the environment gives way to an environment that is named by its id or class.
+            # An environment that the user names by id or class replaces the algorithm's choice.
             chosen = [*chosen, Override("", "", "env", "gym")]
             listing, typed = self._listed(loader, chosen, preset)
             layers = self._layers(listing, preset)
@@ -205,7 +205,7 @@ class Composer:
             preset = applying
             listing, typed = self._listed(loader, chosen, preset)
             layers = self._layers(listing, preset)
-        of_store = any(layer.label.startswith(OF_STORE) for layer in layers)  # its types check what is merged
+        of_store = any(layer.label.startswith(OF_STORE) for layer in layers)  # its types check the merged values
         config = hydra.compose(f"{OURS}_{self._primary}", typed) if of_store else merged(layers)
         if preset is not None and self._path.is_packaged(f"{PRESET}/{preset}"):
             layers = _yield_to_own(config, layers, preset)
@@ -216,23 +216,23 @@ class Composer:
         choices = {
             group: name for group, name in listing.overrides.known_choices.items() if group.split("/")[0] != "hydra"
         }
-        for override in chosen:  # Hydra notes no choice of several options
+        for override in chosen:  # Hydra does not record a choice of several options
             if isinstance(override.value, list) or (override.key == ADDITIONS and override.value is not None):
                 choices[override.key] = override.value
         return Selection(config, choices, layers, preset)
 
     def _listed(self, loader: ConfigLoader, chosen: Sequence[Override], preset: str | None) -> tuple[Any, list[str]]:
-        """Return the defaults list that overrides and a preset come to, and the overrides as Hydra wants them.
+        """Return the defaults list for overrides and a preset, and the overrides as Hydra expects them.
 
-        Whether `+` is needed follows from the defaults lists, so both `with=rnd` and `+with=rnd` work; `group=null`
-        takes out a group that is listed.
+        The defaults lists show whether `+` is needed, so both `with=rnd` and `+with=rnd` work. `group=null` removes a
+        listed group.
         """
         chosen = [Override("", "", PRESET, preset), *chosen] if preset is not None else chosen
         added = {override.key for override in chosen if override.sign == "+" or override.key == ADDITIONS}
         chosen_keys = [override.key for override in chosen if override.value is not None]
         absent: set[str] = set()
         doubled: set[str] = set()
-        emptied: set[str] = set()  # Hydra takes out no group of several options, but accepts none of them
+        emptied: set[str] = set()  # Hydra cannot remove a group of several options, but accepts an empty list
         while True:
             spelled = ((override.key, _spelled(override, added)) for override in chosen if override.key not in absent)
             typed = [f"{key}=[]" if key in emptied else text for key, text in spelled]
@@ -241,11 +241,11 @@ class Composer:
                 return loader.compute_defaults_list(config_name, wanted, RunMode.RUN), wanted
             except HydraException as error:
                 if (match := _DOUBLED.search(str(error))) and match[1] in added - doubled:
-                    added.remove(match[1])  # what was added since lists it
+                    added.remove(match[1])  # a file that was added meanwhile lists it
                     doubled.add(match[1])
                     continue
                 if "You must specify" in str(error) and (typed_only := {*chosen_keys} - added - doubled):
-                    added |= typed_only  # one of them may choose what is missing
+                    added |= typed_only  # one of them may choose the missing option
                     continue
                 match = _UNLISTED.match(str(error))
                 verb, key = ("", "") if match is None else filter(None, match.groups())
@@ -263,7 +263,7 @@ class Composer:
     def _layers(self, listing: Any, preset: str | None) -> list[Layer]:
         layers = []
         for default in listing.defaults:
-            if default.config_path.endswith(".yaml"):  # a second name of one file, which would have no preset
+            if default.config_path.endswith(".yaml"):  # a second name of the same file, for which no preset is found
                 way_out = "=".join(default.config_path.removesuffix(".yaml").rsplit("/", 1))
                 raise ConfigError(f"{default.config_path}: a config file is named without its ending: {way_out}")
             source = self._path.source_of(default.config_path)
@@ -280,7 +280,7 @@ class Composer:
         return layers
 
     def _likely_preset(self, chosen: Sequence[Override]) -> str | None:
-        """Return the preset of the typed algorithm and environment, which may be refused; it saves a listing."""
+        """Guess the preset from the typed algorithm and environment; a right guess saves one listing by Hydra."""
         typed = {override.key: override.value for override in chosen if override.sign != "~"}
         name = f"{typed.get('algorithm')}_{typed.get('env')}"
         files = (f"algorithm/{typed.get('algorithm')}", f"env/{typed.get('env')}", f"{PRESET}/{name}")
@@ -291,7 +291,8 @@ class Composer:
     ) -> str | None:
         """Return the name of the preset for the chosen algorithm and environment, if it may apply.
 
-        A packaged one may not if the file of either is the user's own, or another file names the environment.
+        A packaged preset does not apply if the algorithm's or environment's file is the user's own, or if another file
+        names the environment.
         """
         choices = listing.overrides.known_choices
         algorithm, env = choices.get("algorithm"), choices.get("env")
@@ -323,7 +324,7 @@ class Composer:
                 raise ConfigError(f"{override.key}: {self._unknown(override.group, str(option))}")
 
     def _unknown(self, group: str, option: str) -> str:
-        """Say that an option does not exist, with the nearest one or all."""
+        """Return a message that an option does not exist, with the nearest option or all of them."""
         if not self._path.is_group(group):
             return f"there is no group '{group}'{self._near_group(group)}"
         options = self._path.options(group)
@@ -343,7 +344,7 @@ class Composer:
         return did_you_mean(f"/{group.rpartition('/')[2]}", [f"/{name}" for name in self._groups])
 
     def _mistyped_group(self, settings: Sequence[Override]) -> str | None:
-        """Return a message if an override looks like a choice from a group whose name is misspelt."""
+        """Return a message if an override looks like a choice from a group with a misspelt name."""
         for override in settings:
             near = nearest(override.key, self._groups)
             if "." not in override.key and near is not None and near != override.key:
@@ -351,7 +352,7 @@ class Composer:
         return None
 
     def _rewritten(self, error: BaseException) -> str:
-        """Return one line for an error of Hydra: it names the file, and the way out."""
+        """Return an error of Hydra as one line that names the file and a remedy."""
         text = re.sub(r"\w+ raised while composing config:\n", "", str(error))
         if match := re.search(r"You must specify '([^']+)'", text):
             group = match[1].split("@")[0]
@@ -383,13 +384,13 @@ class Composer:
 
 
 _check = check
-_one_at_a_time = threading.RLock()  # Hydra holds what it composes by in one global object
-_of_packaged: dict[Any, bytes] = {}  # selections of packaged files alone, which all composers of a process share
+_one_at_a_time = threading.RLock()  # Hydra keeps its state in one global object
+_of_packaged: dict[Any, bytes] = {}  # selections of only packaged files, shared by all composers of a process
 
 
 @contextmanager
 def _hydra(primary: str) -> Iterator[ConfigLoader]:
-    """Initialize Hydra on the folder of first files; a user's own Hydra application is active again afterwards."""
+    """Initialize Hydra on the folder of primary configs; afterwards the user's own Hydra application is restored."""
     base = version.VersionBase.instance()
     with _one_at_a_time:
         previous = base.version_base
@@ -401,7 +402,7 @@ def _hydra(primary: str) -> Iterator[ConfigLoader]:
 
 
 def _yield_to_own(config: DictConfig, layers: Sequence[Layer], preset: str) -> list[Layer]:
-    """Give the keys of a user's files their values back, and return the layers with those that are the preset's."""
+    """Restore the values of a user's files over those of a preset; return the layers, the preset's without them."""
     index = next(index for index, layer in enumerate(layers) if layer.config_path == f"{PRESET}/{preset}")
     own = [leaf for layer in layers[:index] if not layer.packaged for leaf in leaves(layer.content) if leaf[1] != {}]
     content: dict[str, Any] = {}
@@ -418,7 +419,7 @@ def _yield_to_own(config: DictConfig, layers: Sequence[Layer], preset: str) -> l
 
 
 def _of_hydra(layers: Sequence[Layer]) -> dict[str, Any]:
-    """Return what the user's files say of Hydra's own keys; `sweep.params` is the same as `hydra.sweeper.params`.
+    """Return the settings of Hydra's own keys in the user's files; `sweep.params` means `hydra.sweeper.params`.
 
     Raises: ConfigError for a key that has no meaning here.
     """
@@ -432,17 +433,18 @@ def _of_hydra(layers: Sequence[Layer]) -> dict[str, Any]:
                 settings.setdefault(GRID, {})[".".join(path[len(grid) :])] = value
             elif dotted(path) in FOLDERS:
                 settings[dotted(path)] = value
-            elif path != ("hydra", "searchpath"):  # the file may be another application's, too
+            elif path != ("hydra", "searchpath"):  # the file may also serve another application
                 raise ConfigError(f"{layer.label}: {dotted(path)}: {unused(dotted(path))}")
     return settings
 
 
 def folder_of(key: str, composed: Composed) -> str | None:
-    """Return the folder that the pattern at one of FOLDERS names, as `runs/${hydra:runtime.choices.algorithm}/${seed}`.
+    """Return the folder for a pattern such as `runs/${hydra:runtime.choices.algorithm}/${seed}`; None without one.
 
-    None if nobody gave one. The number of a job, NUMBER, stays in the text, as its sweep counts them.
+    key: one of FOLDERS, at which the config has the pattern. The number of a job stays in the text as NUMBER, because
+    the sweep numbers its jobs.
 
-    Raises: ConfigError if an interpolation leads nowhere, or it names no text.
+    Raises: ConfigError if an interpolation leads nowhere, or to something other than text.
     """
     if (pattern := composed.hydra.get(key)) is None:
         return None
@@ -471,7 +473,7 @@ def folder_of(key: str, composed: Composed) -> str | None:
 
 
 def _spelled(override: Override, added: set[str]) -> str:
-    """Return an override that chooses files as Hydra wants it; quoted, as a name such as nan reads as a number."""
+    """Return an override that chooses files in Hydra's syntax; quoted, as Hydra would read the name nan as a number."""
     if override.sign == "~" or override.value is None:
         return f"~{override.key}={override.value}" if isinstance(override.value, str) else f"~{override.key}"
     is_list = isinstance(override.value, list) or override.key == ADDITIONS
@@ -481,6 +483,6 @@ def _spelled(override: Override, added: set[str]) -> str:
 
 
 def describe_presets(presets: Iterable[str | None]) -> str:
-    """Return one line that names the presets that apply, and the way to do without; "" if none does."""
+    """Return one line with the applied presets and how to switch them off; "" without a preset."""
     applied = ", ".join(dict.fromkeys(preset for preset in presets if preset is not None))
     return f"preset: {applied} (tuned for this algorithm and environment; preset=null for none)" if applied else ""

@@ -1,4 +1,4 @@
-"""From the overrides of a command line to jobs: `algorithm=sac,dqn seed=range(5)` are ten."""
+"""Expand the overrides of a command line into jobs: `algorithm=sac,dqn seed=range(5)` makes ten."""
 
 import hashlib
 import json
@@ -30,8 +30,8 @@ from rlrun.core.errors import ConfigError
 
 _SPECIAL = re.compile(r"([][{}():=,\\ ])")  # letters of a key in braces that need a backslash
 _WORD = re.compile(r"[A-Za-z_][\w./@-]*")
-DIGITS = 12  # of a job's key
-MOST = 100_000  # values of a range
+DIGITS = 12  # length of a job's key
+MOST = 100_000  # largest number of values in a range
 
 _messages = logging.getLogger("rlrun")
 
@@ -41,12 +41,12 @@ class Job:
     """One run of a sweep.
 
     Attributes:
-        key: digest of all that training depends on; a job of another budget, or logged elsewhere, has the same.
+        key: digest of everything that training depends on; another budget or logger does not change it.
         overrides: of its own command line, one value each.
-        label: the overrides that are not the same in all jobs.
-        preset: the preset that its overrides came to, if any.
-        composed: what they were composed to, small, for the process that runs it; composing takes it longer.
-        subdir: its folder, below that of the sweep, as a pattern of the user names it; it may hold NUMBER.
+        label: the overrides that differ between jobs.
+        preset: the preset for its overrides, if any.
+        composed: the composed config, compressed, so that the process which runs the job need not compose it again.
+        subdir: its folder inside the sweep, from the user's pattern; it may contain NUMBER.
     """
 
     key: str
@@ -58,13 +58,13 @@ class Job:
 
 
 def expand(overrides: Iterable[str], config_dir: Path | None = None) -> list[Job]:
-    """Return a job for each combination of values; the last override with several changes fastest.
+    """Return a job for each combination of values; the last override with several values changes fastest.
 
-    Of combinations with the same config the first is kept; a warning names the others.
+    Of combinations with the same config the first is kept; a warning names the rest.
 
     Raises:
-        ConfigError: an override is malformed, the config of one combination is wrong, or two would be the same run; the
-            message names it.
+        ConfigError: an override is malformed, the config of one combination is wrong, or two would be the same run;
+            the message names it.
     """
     alternatives = [_alternatives(override.strip(), config_dir) for override in overrides]
     composer, jobs, duplicates = Composer(config_dir), dict[str, Job](), list[str]()
@@ -91,9 +91,9 @@ def expand(overrides: Iterable[str], config_dir: Path | None = None) -> list[Job
 
 
 def gridded(overrides: Sequence[str], config_dir: Path | None = None) -> tuple[list[str], Composed | None]:
-    """Return overrides after those of the grid, `hydra.sweeper.params`, and the config of the first combination.
+    """Prepend the grid `hydra.sweeper.params` to the overrides; return all, and the config of the first combination.
 
-    An override of the same key replaces that of the grid. There is no config if an override is wrong.
+    An override replaces the grid's values of the same key. The config is None if an override is wrong.
     """
     overrides = _with_typed_grid(overrides)
     typed = [(text, read(text)) for text in overrides]
@@ -106,7 +106,7 @@ def gridded(overrides: Sequence[str], config_dir: Path | None = None) -> tuple[l
 
 
 def _with_typed_grid(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with `hydra.sweeper.params.KEY=A,B` as `KEY=A,B`, before the others."""
+    """Rewrite each `hydra.sweeper.params.KEY=A,B` as `KEY=A,B`, and place them before the other overrides."""
     grid, others = dict[str, Any](), dict[str, Override]()
     for text in map(str.strip, overrides):
         override = read(text)
@@ -121,14 +121,14 @@ def _with_typed_grid(overrides: Sequence[str]) -> list[str]:
 
 
 def _of_grid(grid: Mapping[str, Any], typed: Iterable[Override]) -> list[str]:
-    """Return the overrides of a grid, key -> values, without those of the same key as a typed one."""
+    """Return the overrides of a grid (key -> values), without keys that the user also typed."""
     keys = {override.get_key_element().lstrip("+~") for override in typed}
     named = {key: ",".join(map(_written, value)) if isinstance(value, list) else value for key, value in grid.items()}
     return [f"{key}={value}" for key, value in named.items() if key.lstrip("+~") not in keys]
 
 
 def _written(value: Any) -> str:
-    """Return a value of YAML as Hydra's grammar writes it; a text that could be read as anything else in quotes."""
+    """Return a YAML value in Hydra's grammar; a text that could be read as another type is quoted."""
     if isinstance(value, dict):
         entries = {_SPECIAL.sub(r"\\\1", str(key)): _written(entry) for key, entry in value.items()}
         return "{" + ",".join(f"{key}:{entry}" for key, entry in entries.items()) + "}"
@@ -142,19 +142,19 @@ def _written(value: Any) -> str:
 
 
 def job_of(composed: Composed, label: str, key: str | None = None) -> Job:
-    """Return the job of a composed config, whose `identity` may be known."""
+    """Return the job of a composed config; `key` is its `identity`, if it is known."""
     packed, subdir = zlib.compress(pickle.dumps(composed)), folder_of(SUBDIR, composed)
     return Job(key or identity(composed.config), tuple(composed.overrides), label, composed.preset, packed, subdir)
 
 
 def composed_of(job: bytes) -> Composed:
-    """Return what the overrides of a job were composed to, by this process or the one that started it."""
+    """Unpack the composed config of a job."""
     composed: Composed = pickle.loads(zlib.decompress(job))
     return composed
 
 
 def identity(config: DictConfig) -> str:
-    """Return a digest of a composed config without the keys that may change when a run is resumed."""
+    """Return a digest of a composed config; keys that a resume may change do not count."""
     tree: Any = plain(config)
     for key in CHANGEABLE:
         *parents, last = key.split(".")
@@ -168,7 +168,7 @@ def identity(config: DictConfig) -> str:
 
 
 def changeable(overrides: Sequence[str]) -> list[str]:
-    """Return those of some overrides that a resumed run takes."""
+    """Return the overrides that a resumed run accepts."""
     return [
         override.text
         for override in parse(overrides)
@@ -177,22 +177,22 @@ def changeable(overrides: Sequence[str]) -> list[str]:
 
 
 def read(text: str) -> Override:
-    """Return an override that may have several values, taken apart.
+    """Parse an override that may have several values.
 
     Raises:
         ConfigError: it is malformed.
     """
     if len(text) > LONGEST:
-        parse([text])  # which refuses it
+        parse([text])  # raises the error
     try:
         return OverridesParser.create().parse_overrides([text])[0]
     except (HydraException, RecursionError):
-        parse([text])  # which says what is wrong with it
+        parse([text])  # raises an error that says what is wrong
         raise
 
 
 def _alternatives(text: str, config_dir: Path | None) -> list[str]:
-    """Return an override for each value of an override that may have several."""
+    """Return one override for each value of an override."""
     override = read(text)
     if not override.is_sweep_override():
         return [text]
@@ -207,10 +207,10 @@ def _alternatives(text: str, config_dir: Path | None) -> list[str]:
 
 
 def numbers_of(value: RangeSweep, text: str) -> Sequence[float]:
-    """Return the numbers of a range, its end excluded: `range(0.1,0.4,0.1)` has three, as in decimal arithmetic.
+    """Return the numbers of a range without its end, in decimal arithmetic: `range(0.1,0.4,0.1)` has three.
 
     Raises:
-        ConfigError: it has no end, or too many numbers.
+        ConfigError: a bound is infinite, the step is 0, or there are too many numbers.
     """
     bounds = value.start or 0, value.stop or 0, value.step
     if not all(map(math.isfinite, bounds)) or not value.step:
@@ -224,10 +224,10 @@ def numbers_of(value: RangeSweep, text: str) -> Sequence[float]:
 
 
 def values(override: Override, config_dir: Path | None) -> Iterator[str]:
-    """Yield the values of an override, if they are finite.
+    """Yield the values of an override that has finitely many.
 
     Raises:
-        ConfigError: a pattern among files where there are none.
+        ConfigError: a range is too long, or a pattern is given for a group without files.
     """
     value = override.value()
     if isinstance(value, RangeSweep):

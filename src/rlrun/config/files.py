@@ -18,7 +18,7 @@ _FLOAT = re.compile(
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """YAML with numbers as people mean them: 012 is twelve, 1e-3 a float, 12:30 a string; no key twice."""
+    """Loads YAML with intuitive numbers: 012 is twelve, 1e-3 a float, 12:30 a string. Duplicate keys are errors."""
 
     # Everything but int, float and timestamp stays as in YAML 1.1.
     yaml_implicit_resolvers = {
@@ -68,7 +68,7 @@ def read_yaml(path: Path, label: str | None = None) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, place: str) -> dict[str, Any]:
-    """Return the mapping that YAML says.
+    """Return the mapping in a YAML text.
 
     Raises: ConfigError with the place and the line if it is not YAML, or not a mapping.
     """
@@ -81,7 +81,7 @@ def parse_yaml(text: str, place: str) -> dict[str, Any]:
         start = "".join(text.splitlines()[mark.line : mark.line + 1])[: mark.column + 1] if mark else ""
         problem = "a tab, where YAML wants spaces" if "\t" in start and not start.strip() else problem
         raise ConfigError(f"{place}{line}: not valid YAML: {problem}") from error
-    except ValueError as error:  # a number that its tag does not fit
+    except ValueError as error:  # a value that does not fit its tag
         raise ConfigError(f"{place}: not valid YAML: {error}") from error
     if content is None:
         return {}

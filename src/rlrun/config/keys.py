@@ -1,9 +1,9 @@
-"""The keys that a user typed, in errors of the parts to which their values went.
+"""Name the user's key in an error that a part raises about one of its arguments.
 
-A part names its own argument: `latent: wanted a whole number from 1, got 0`. Its node may have that value by a link,
-`latent: ${algorithm.latent}`, and then the user reads `algorithm.latent: …`. Constructors also call recipes, and pass
-arguments on to others. So the stack of an error shows whose argument it was: that of the innermost constructor of the
-config which has one of this name, with the value that the config gave.
+A part's error names its own argument: `latent: wanted a whole number from 1, got 0`. If the node has that value by a
+link, `latent: ${algorithm.latent}`, the user should read `algorithm.latent: …`. Constructors also call recipes and pass
+arguments on. So the part is found in the stack of the error: it is the innermost constructor named by the config that
+has an argument of this name with the value from the config.
 """
 
 import inspect
@@ -18,14 +18,14 @@ from rlrun.config.arguments import ALIAS, KINDS
 from rlrun.config.interpolation import LinkError, Path, dotted, locate, split
 from rlrun.core.errors import shown
 
-_NAMED = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?=:| must |=)")  # what a message begins with
+_NAMED = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?=:| must |=)")  # the argument at the start of a message
 _ABSENT: Any = object()
 _PLAIN = (str, int, float, bool, list, dict)
 PART = "a part {_target_: …}"
 
 
 class Given(NamedTuple):
-    """What a config gives a class or function: the path of its node, and its arguments by name."""
+    """A class or function with the path of its node and the arguments that the config gives it, by name."""
 
     target: Any
     path: Path
@@ -33,7 +33,10 @@ class Given(NamedTuple):
 
 
 def key_of(tree: Any, path: Path, argument: str) -> str:
-    """Return the key that holds an argument of the part at a path; argument: a name, or `terms.actor` within one."""
+    """Return the key that holds an argument of the part at a path.
+
+    argument: its name, or a path inside it such as `terms.actor`.
+    """
     own = (*path, *split(argument))
     try:
         place = locate(tree, own)
@@ -43,11 +46,11 @@ def key_of(tree: Any, path: Path, argument: str) -> str:
 
 
 def named(error: BaseException, tree: Any, parts: Sequence[Given]) -> str:
-    """Return an error's message with the user's key in place of the argument that it begins with.
+    """Return an error's message with the argument at its start replaced by the user's key.
 
-    Without such an argument it begins with the place of the part that was built.
+    A message without such an argument is prefixed with the path of the part.
 
-    parts: that was built, and recipes that it may have called.
+    parts: the part under construction, then recipes that it may have called.
     """
     message, path = str(error), parts[0].path
     begin = _NAMED.match(message)
@@ -55,15 +58,15 @@ def named(error: BaseException, tree: Any, parts: Sequence[Given]) -> str:
     if begin and (found := _owner(_frames(error), name, parts)) is not None:
         part, own = found
         key, asking = key_of(tree, part.path, own + begin[1][len(name) :]), dotted((*part.path, own))
-        another = isinstance(tree.get(key), Mapping) and key != asking  # a part: say who asks it
+        another = isinstance(tree.get(key), Mapping) and key != asking  # a block: say which key reads it
         return key + message[begin.end() :] + (f"; {asking} reads it" if another else "")
-    whole = name in tree and (inner or not isinstance(tree[name], Mapping))  # it is a key already
+    whole = name in tree and (inner or not isinstance(tree[name], Mapping))  # the message names a key already
     placed = whole or message.startswith(tuple(f"{path[0]}{mark}" for mark in ".:[ "))
     return message if placed else f"{dotted(path)}: {message}"
 
 
 def _owner(frames: Sequence[types.FrameType], name: str, parts: Sequence[Given]) -> tuple[Given, str] | None:
-    """Return whose argument an error is about, and what it is called there; None where two may be meant."""
+    """Return the part whose argument an error is about, and the argument's name; None if it is ambiguous."""
     holders = [frame for frame in frames if _argument(frame, name) is not _ABSENT]
     value = _argument(holders[0], name) if holders else _ABSENT
     for frame in frames:
@@ -71,7 +74,7 @@ def _owner(frames: Sequence[types.FrameType], name: str, parts: Sequence[Given])
         for part in _calls([frame], parts):
             given = part.arguments
             alike = [own for own in given if _alike(value, given[own])]
-            # What another function got under this name may be any argument of the same value.
+            # Another function's argument of this name may stem from any argument with the same value.
             if name in alike and (frame is holders[0] or len(alike) == 1):
                 found.append((part, name))
             else:
@@ -82,9 +85,9 @@ def _owner(frames: Sequence[types.FrameType], name: str, parts: Sequence[Given])
 
 
 def misfit(error: BaseException, tree: Any, parts: Sequence[Given]) -> str:
-    """Return which value of a config an error of Python's came of, as it is not what its class asks for; "" for none.
+    """Explain a TypeError or AttributeError by a config value that does not fit an annotation; "" if all fit.
 
-    The innermost constructor counts whose arguments do not fit its annotations. Only errors of types come of that.
+    The innermost constructor with such an argument counts.
     """
     if not isinstance(error, (TypeError, AttributeError)):
         return ""
@@ -97,7 +100,7 @@ def misfit(error: BaseException, tree: Any, parts: Sequence[Given]) -> str:
 
 
 def not_a_part(given: Given, tree: Any) -> str:
-    """Return which argument is a text or a number where only a module or a function makes sense; "" for none."""
+    """Return a message for an argument that is text or a number but should be a module or function; "" for none."""
     for name, annotation in _annotations(given.target).items():
         value = given.arguments.get(name)
         if isinstance(value, (str, int, float)) and all(map(_is_part, _kinds(annotation))):
@@ -111,7 +114,7 @@ def _refusal(tree: Any, path: Path, found: tuple[str, str, Any]) -> str:
 
 
 def _frames(error: BaseException) -> list[types.FrameType]:
-    """Return the calls in which an error was raised, from the innermost on."""
+    """Return the stack frames of an error, innermost first."""
     frames, traceback = [], error.__traceback__
     while traceback is not None:
         frames.append(traceback.tb_frame)
@@ -120,7 +123,7 @@ def _frames(error: BaseException) -> list[types.FrameType]:
 
 
 def _calls(frames: Sequence[types.FrameType], parts: Sequence[Given]) -> Iterator[Given]:
-    """Yield the parts whose constructors are among the calls."""
+    """Yield the parts whose constructors are among the frames."""
     codes: dict[Any, list[Given]] = {}
     for part in parts:
         for function in _functions(part.target):
@@ -130,18 +133,18 @@ def _calls(frames: Sequence[types.FrameType], parts: Sequence[Given]) -> Iterato
 
 
 def _functions(target: Any) -> list[Any]:
-    """Return the functions of Python that run when a target is called, those of classes above included."""
+    """Return the Python functions that run when a target is called, including constructors of base classes."""
     owners = target.__mro__ if inspect.isclass(target) else ()
     found = [vars(owner).get("__init__") for owner in owners] or [target]
     return [inner for inner in map(inspect.unwrap, filter(None, found)) if inspect.isfunction(inner)]
 
 
 def _argument(frame: types.FrameType, name: str) -> Any:
-    """Return the value of an argument in a call, also of one among its `**options`."""
+    """Return the value of an argument in a frame, also from its `**options`."""
     information = inspect.getargvalues(frame)
     if name in information.args:
         return information.locals.get(name, _ABSENT)
-    options = information.locals.get(information.keywords or "")  # what the function has bound there since
+    options = information.locals.get(information.keywords or "")  # the function may have rebound this name
     return options.get(name, _ABSENT) if isinstance(options, Mapping) else _ABSENT
 
 
@@ -150,19 +153,19 @@ def _alike(value: Any, given: Any) -> bool:
 
 
 def _annotations(target: Any) -> dict[str, Any]:
-    """Return the annotations of arguments of our own classes and functions, and of torch's."""
+    """Return the annotations of arguments of rlrun's and torch's functions; others are skipped."""
     annotations: dict[str, Any] = {}
     for function in reversed(_functions(target)):
         if replaced.is_ours(function) or function.__module__.startswith("torch."):
             try:
                 annotations |= typing.get_type_hints(function)
-            except (NameError, TypeError):  # of names that only a type checker imports
+            except (NameError, TypeError):  # the annotation has names that only a type checker imports
                 continue
     return annotations
 
 
 def _unfit(annotation: Any, value: Any, name: str) -> tuple[str, str, Any] | None:
-    """Return where a value of a config does not fit an annotation, what is wanted there, and what there is."""
+    """Return the place of a config value that does not fit an annotation, the wanted type, and the value."""
     kinds = _kinds(annotation)
     if not isinstance(value, _PLAIN) or Any in kinds or any(isinstance(kind, typing.TypeVar) for kind in kinds):
         return None
@@ -179,7 +182,7 @@ def _unfit(annotation: Any, value: Any, name: str) -> tuple[str, str, Any] | Non
 
 
 def _is_a(value: Any, kind: type) -> bool:
-    if isinstance(value, list) and kind is tuple:  # YAML has lists alone
+    if isinstance(value, list) and kind is tuple:  # YAML has no tuples
         return True
     if isinstance(value, (bool, int)) and kind in (int, float):
         return not isinstance(value, bool)
@@ -190,7 +193,7 @@ def _is_a(value: Any, kind: type) -> bool:
 
 
 def _is_part(kind: Any) -> bool:
-    """Return whether an annotation means a module of torch, or what can be called; None is not there."""
+    """Return whether an annotation is a torch module or a callable; None counts too, for optional arguments."""
     origin = typing.get_origin(kind) or kind
     classes = origin.__mro__ if isinstance(origin, type) else ()
     return origin in (Callable, type(None)) or any(owner.__module__.startswith("torch.nn.") for owner in classes)

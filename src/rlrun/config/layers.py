@@ -1,4 +1,4 @@
-"""Which file or override set each key of a composed config."""
+"""Layers of a composed config: the file or override that set each key."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from rlrun.core.errors import ConfigError, RequestError
 if TYPE_CHECKING:
     from rlrun.config.overrides import Override
 
-OVERRIDE = "override"  # the label of their layer
+OVERRIDE = "override"  # label of the layer of overrides
 
 
 class Layer(NamedTuple):
-    """What one file or the overrides put into the config, in the order of merging."""
+    """The keys that one file, or all overrides, put into the config."""
 
     label: str
     config_path: str  # "" for the overrides
     packaged: bool
-    content: Any  # a plain tree from the top
+    content: Any  # a plain tree from the top of the config
 
 
 @dataclass(frozen=True)
 class Composed:
-    """A composed config and how it came about."""
+    """A composed config, with the choices and layers that it was merged from."""
 
     config: DictConfig  # unresolved; its keys are closed
     overrides: list[str]  # of the command line, each key once
     choices: dict[str, Any]  # group -> option, list of options, or None
-    layers: list[Layer]  # what each file and the overrides put in, in order
+    layers: list[Layer]  # in the order of merging
     project: Folder  # the user's folder, on sys.path
-    preset: str | None = None  # the preset that was found by algorithm and environment
-    hydra: dict[str, Any] = field(default_factory=dict)  # FOLDERS and GRID, those that a file or an override gives
+    preset: str | None = None  # the preset found for the algorithm and environment
+    hydra: dict[str, Any] = field(default_factory=dict)  # FOLDERS and GRID, as far as a file or an override sets them
 
 
 def layer_of_file(label: str, config_path: str, packaged: bool, content: Any, package: str) -> Layer:
-    """Return the layer of a file whose content is at a package."""
+    """Return the layer of a file; package: the key below which its content goes."""
     keys = {key: value for key, value in content.items() if key != "defaults"}
     return Layer(label, config_path, packaged, nested(split(package), keys))
 
 
 def merged(layers: Iterable[Layer]) -> DictConfig:
-    """Return what files come to in the order of Hydra's list, as `hydra.compose` does in three times the time.
+    """Merge layers in the order of Hydra's defaults list, three times as fast as `hydra.compose`.
 
     Raises:
         ConfigError: naming the file that does not fit those before it.
@@ -61,14 +61,14 @@ def merged(layers: Iterable[Layer]) -> DictConfig:
         tree = merged_trees([layer.content for layer in layers])
         config: DictConfig = _merged_by_omegaconf(layers) if tree is None else OmegaConf.create(tree)
     except OmegaConfBaseException:
-        config = _merged_by_omegaconf(layers)  # which names the file
+        config = _merged_by_omegaconf(layers)  # its error names the file
     config.pop("hydra", None)
     OmegaConf.set_struct(config, True)
     return config
 
 
 def merged_trees(trees: Sequence[Any]) -> dict[str, Any] | None:
-    """Return what OmegaConf comes to when it merges trees of keys; None where it has rules of its own.
+    """Merge trees of keys as OmegaConf does; return None if the merge needs OmegaConf's special rules.
 
     A later value replaces an earlier one, two blocks of keys are merged, and `???` replaces nothing.
     """
@@ -88,7 +88,7 @@ def _merge(there: dict[Any, Any], new: dict[Any, Any]) -> bool:
         elif type(value) in (dict, list) and (
             (type(old) in (dict, list) and type(old) is not type(value)) or (isinstance(old, str) and "${" in old)
         ):
-            return False  # an error, or a merge with what an interpolation leads to
+            return False  # an error, or a merge with the target of an interpolation
         elif not (isinstance(value, str) and value == "???"):
             there[key] = _copy(value)
     return True
@@ -100,7 +100,7 @@ def _copy(value: Any) -> Any:
 
 def _merged_by_omegaconf(layers: Sequence[Layer]) -> DictConfig:
     config = OmegaConf.create()
-    with flag_override(config, "no_deepcopy_set_nodes", True):  # nodes of a layer are its own
+    with flag_override(config, "no_deepcopy_set_nodes", True):  # layers share no nodes
         for layer in layers:
             try:
                 config.merge_with(layer.content)
@@ -112,7 +112,7 @@ def _merged_by_omegaconf(layers: Sequence[Layer]) -> DictConfig:
 
 
 def _clash(there: Any, new: Any, here: Path = ()) -> str:
-    """Return where one of two trees has a list and the other one keys with values, as a message; "" if nowhere."""
+    """Return a message if one tree has a list where the other has keys with values; "" otherwise."""
     if isinstance(there, dict) and isinstance(new, dict):
         return next(filter(None, (_clash(there[key], new[key], (*here, key)) for key in new if key in there)), "")
     if isinstance(there, list) and isinstance(new, dict):
@@ -123,7 +123,7 @@ def _clash(there: Any, new: Any, here: Path = ()) -> str:
 
 
 def layer_of_overrides(overrides: Sequence[Override]) -> Layer:
-    """Return the layer of overrides that set keys; a later one replaces what an earlier one set there."""
+    """Return the layer of overrides that set keys; later ones replace earlier ones."""
     content: dict[str, Any] = {}
     for override in overrides:
         if override.sign == "~":
@@ -134,19 +134,19 @@ def layer_of_overrides(overrides: Sequence[Override]) -> Layer:
                 node[key] = {}
             node = node[key]
         merged = isinstance(override.value, dict) and isinstance(node.get(last), dict)
-        value = copy.deepcopy(override.value)  # later overrides may set keys in it, and parsed ones are shared
+        value = copy.deepcopy(override.value)  # later overrides may set keys inside; parsed overrides are cached
         node[last] = {**node[last], **value} if merged else value
     return Layer(OVERRIDE, "", False, content)
 
 
 def provenance(composed: Composed) -> dict[str, str]:
-    """Return for each key of the composed config the file that set it last, or `override`."""
+    """Return, for each key of a composed config, the file that set it last, or `override`."""
     return {dotted(path): layer.label for path, layer in origins(composed.config, composed.layers).items()}
 
 
 @contextmanager
 def naming_file(composed: Composed) -> Iterator[None]:
-    """Begin the message of an error about a key with the user's file, if one set the key and all that is below it."""
+    """Prefix an error about a key with the user's file, if that file set the key and everything below it."""
     try:
         yield
     except RequestError as error:
@@ -163,7 +163,7 @@ def origins(config: Any, layers: Sequence[Layer]) -> dict[Path, Layer]:
     setters: dict[Path, tuple[int, Layer]] = {}
     for order, layer in enumerate(layers):
         for path, value in leaves(layer.content):
-            # Neither an empty block nor `???` takes the place of what is there.
+            # An empty block or `???` does not replace an earlier value.
             if path and not (value in ({}, "???") and any(leaf[: len(path)] == path for leaf in setters)):
                 setters[path] = order, layer
     layer_of = {}

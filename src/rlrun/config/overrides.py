@@ -1,4 +1,4 @@
-"""The overrides of the command line: `algorithm=sac`, `+with=rnd`, `~callbacks.x`, `seed=3`; how they are applied."""
+"""Parse and apply the overrides of a command line: `algorithm=sac`, `+with=rnd`, `~callbacks.x`, `seed=3`."""
 
 import functools
 import re
@@ -18,23 +18,23 @@ from rlrun.config.schema import FREE, OPEN
 from rlrun.core.errors import ConfigError, did_you_mean, shown
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
-LONGEST = 20_000  # letters of an override; taking a longer one apart takes long
-ADDITIONS = "with"  # the group of which several options can be chosen
+LONGEST = 20_000  # characters of an override; parsing a longer one is slow
+ADDITIONS = "with"  # the group that allows several options
 _QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
-_MARK = "\ue000"  # before a quoted text while it is parsed, so that '012' stays a text
-_PLAIN = re.compile(r"[\w/\-\\+.$%*@?|:,=~\[\]{} ]", re.ASCII)  # letters of texts without quotes, and of the grammar
+_MARK = "\ue000"  # prefix of quoted texts during parsing, so that '012' stays a text
+_PLAIN = re.compile(r"[\w/\-\\+.$%*@?|:,=~\[\]{} ]", re.ASCII)  # characters of unquoted texts and of the grammar
 _CLOSING = {"[": "]", "{": "}", "(": ")"}
 
 
-CONFIG_NAME = "hydra.job.config_name"  # of the file that a run starts from
-SUBDIR = "hydra.sweep.subdir"  # of a job of a sweep
+CONFIG_NAME = "hydra.job.config_name"  # name of the primary config file
+SUBDIR = "hydra.sweep.subdir"  # folder of a sweep's job
 NUMBER = "${hydra:job.num}"
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", SUBDIR)
 GRID = "hydra.sweeper.params"
 
 
 def unused(key: str) -> str:
-    """Return why a key of Hydra's own has no meaning here."""
+    """Return the reason why rlrun does not use one of Hydra's own keys."""
     if key.startswith(GRID):
         return "it is for a sweep: rlrun train -m …"
     return (
@@ -44,7 +44,7 @@ def unused(key: str) -> str:
 
 
 class Override(NamedTuple):
-    """An override, taken apart."""
+    """A parsed override."""
 
     text: str  # as typed
     sign: str  # "", "+", "++" or "~"
@@ -58,11 +58,11 @@ class Override(NamedTuple):
 
 
 def parse(overrides: Iterable[str]) -> list[Override]:
-    """Return the overrides, each key once: the last one wins; but `+with=rnd +with=scale` is `+with=[rnd,scale]`.
+    """Parse overrides; the last one of each key wins, but `+with=rnd +with=scale` becomes `+with=[rnd,scale]`.
 
-    A dict sets keys, beside a choice from the group of its name.
+    An override with a dict sets keys, so it may stand beside a choice from the group of the same name.
 
-    Raises: ConfigError if an override is malformed or asks for several values, or `overrides` is not a list of texts.
+    Raises: ConfigError if an override is malformed or has several values, or `overrides` is not a list of texts.
     """
     by_key: dict[tuple[str, bool], Override] = {}
     for override in map(_parse, map(str.strip, listed(overrides))):
@@ -84,7 +84,7 @@ def listed(overrides: Iterable[str]) -> list[str]:
 
 
 def _joined(overrides: Sequence[Override]) -> Override:
-    """Return the last override, which chooses what all of them choose."""
+    """Return the last override with the choices of all of them."""
     values = [override.value if isinstance(override.value, list) else [override.value] for override in overrides]
     options = [option for option in dict.fromkeys(chain(*values)) if option is not None]
     return overrides[-1]._replace(value=options, text=f"+{ADDITIONS}=[{','.join(map(str, options))}]")
@@ -115,7 +115,7 @@ def _parse(text: str) -> Override:
 
 
 def _read(value: Any) -> Any:
-    """Read numbers with leading zeros as decimal, `seed=012` is twelve, and take the marks off quoted texts."""
+    """Convert numbers with leading zeros as decimals (`seed=012` is twelve), and unmark quoted texts."""
     if isinstance(value, str):
         return int(value.replace("_", "")) if _DECIMAL.fullmatch(value) else value.replace(_MARK, "")
     if isinstance(value, list):
@@ -126,7 +126,7 @@ def _read(value: Any) -> Any:
 
 
 def _malformed(text: str) -> str:
-    """Say what is wrong with an override that the grammar refuses."""
+    """Return the syntax error of an override that the grammar refuses."""
     for quote in "'\"":
         if text.count(quote) % 2:
             return f"the quote {quote} is not closed"
@@ -151,9 +151,9 @@ def _malformed(text: str) -> str:
 
 
 def apply(config: DictConfig, override: Override, groups: Sequence[str], replaced: Sequence[str] = ()) -> None:
-    """Change, add or delete what an override says.
+    """Apply an override: set, add or delete a key.
 
-    replaced: keys of parts that got another class, which may take keys that are not there.
+    replaced: keys of parts whose class was replaced; the new class may take keys that the config lacks.
 
     Raises: ConfigError if the key does not exist, or cannot take the value.
     """
@@ -178,7 +178,7 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str], replace
             _delete(config, override)
         elif override.key.startswith("init.") and isinstance(config.get("init"), DictConfig):
             with open_dict(config):
-                config.init[override.key.removeprefix("init.")] = override.value  # a part's name keeps its dots
+                config.init[override.key.removeprefix("init.")] = override.value  # the part's path is one key with dots
         else:
             merge = isinstance(override.value, (dict, list)) and not (isinstance(there, list) and is_part)
             OmegaConf.update(
@@ -189,7 +189,7 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str], replace
 
 
 def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
-    """Raise ConfigError, with the nearest match, unless the word's key exists."""
+    """Raise ConfigError, with the nearest match, if the override's key does not exist."""
     node = plain(config)
     path = split(override.key)
     for index, key in enumerate(path):
@@ -230,7 +230,7 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
 
 
 def _require_keys(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
-    """Raise ConfigError if a part of the whole run would become a number or a text, or any part a class's path."""
+    """Refuse to replace a part by a class path, or a top-level part by a number or text, with a ConfigError."""
     node, value = functools.reduce(child, split(override.key), plain(config)), override.value
     scalar = isinstance(value, (bool, int, float)) or (isinstance(value, str) and "${" not in value)
     if scalar and isinstance(node, dict) and "_target_" in node and (is_class(value) or "." not in override.key):
@@ -241,7 +241,7 @@ def _require_keys(config: DictConfig, override: Override, groups: Sequence[str])
 
 
 def is_class(value: Any) -> bool:
-    """Return True if a value reads as the path of a class."""
+    """Return True if a value looks like the import path of a class."""
     return isinstance(value, str) and "." in value and all(name.isidentifier() for name in value.split("."))
 
 
@@ -257,7 +257,7 @@ def _delete(config: DictConfig, override: Override) -> None:
 
 
 def _inner(config: DictConfig, override: Override) -> str:
-    """Return a message if a dict that an override gives has an unknown key, or an empty string."""
+    """Return a message if an override's dict has an unknown key; otherwise ""."""
     node = OmegaConf.select(config, override.key, throw_on_resolution_failure=False)
     if not isinstance(node, DictConfig) or not isinstance(override.value, dict):
         return ""

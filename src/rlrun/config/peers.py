@@ -1,4 +1,4 @@
-"""What a name of another library is called here: the source of hints and of `docs/migration.md`."""
+"""Names of other libraries and their equivalents here: the source of hints and of `docs/migration.md`."""
 
 import re
 from collections import ChainMap
@@ -14,15 +14,15 @@ from rlrun.config.places import packaged_dir
 from rlrun.config.schema import KINDS
 from rlrun.core.errors import did_you_mean, edits, nearest, shown
 
-GYM_ID = re.compile(r".+-v\d+|.+/.+")  # of an environment
+GYM_ID = re.compile(r".+-v\d+|.+/.+")  # an environment's id in Gymnasium
 BLOCKS = ("algorithm", "memory", "memory.sampler", "stop", "evaluation", "checkpoint", "env", "log")
-CHOICES = ("memory", "encoder", "optimizer")  # groups whose files have keys that others lack
+CHOICES = ("memory", "encoder", "optimizer")  # groups whose options have different keys
 ON_POLICY = "; on-policy algorithms have no replay memory, a rollout has algorithm.horizon steps of num_envs"
-SHOWN = 6  # algorithms that a hint names
+SHOWN = 6  # largest number of algorithms in a hint
 
 
 class Row(NamedTuple):
-    """An override, what other libraries call it, and what differs."""
+    """An override, its names in other libraries, and the differences."""
 
     override: str
     names: tuple[str, ...]
@@ -38,13 +38,13 @@ def rows() -> tuple[Row, ...]:
 
 
 def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
-    """Return what an unknown key may mean: a key of this run, of another choice, of another library or algorithm.
+    """Return a hint for an unknown key: a similar key, or the key of another option, library or algorithm.
 
     Args:
         path: of the unknown key.
         tree: the plain config.
-        near: a hint by likeness, taken where no name is the same.
-        value: that it was given; a row may be about one value, `name=value`. Of a dict the keys count.
+        near: a hint by similarity, used if no name is the same.
+        value: of the key; a row of the table may be about one value, `name=value`. Of a dict, the keys count.
     """
     key, last = ".".join(path), path[-1]
     inner = [*value] if isinstance(value, Mapping) else [f"{last}={value if isinstance(value, str) else shown(value)}"]
@@ -86,7 +86,7 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
 
 
 def _mistyped(path: Keys, tree: Any) -> str | None:
-    """Return the key of a config that a path nearly is, each part at most one slip of the fingers in six letters."""
+    """Return the config key that a mistyped path means; each name may have one typing error in six letters."""
     right: list[str] = []
     for part in path:
         names = [str(name) for name, _ in children(tree)]
@@ -107,7 +107,7 @@ def _options(group: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _elsewhere(group: str, last: str) -> str:
-    """Return where files of a group have a key of this name, at any depth; "" for nowhere."""
+    """Return the options of a group that have a key of this name at any depth; "" if none has."""
     places: dict[str, list[str]] = {}
     for name, trees in _options(group):
         for path in (path for tree in trees for path, _ in leaves(tree.get(group)) if path[-1:] == (last,)):
@@ -121,12 +121,12 @@ def _in_one(key: str, trees: Sequence[Any]) -> bool:
 
 
 def near_addition(option: str, options: Collection[str], algorithm: str | None) -> str:
-    """Return which of the additions is meant by one that is not there, as the end of a message.
+    """Return the addition that an unknown name probably means, as the end of a message.
 
     Args:
         option: a name, perhaps of another library, such as per.
-        options: those that are there.
-        algorithm: the override that chooses an algorithm of this name, if there is one.
+        options: the existing additions.
+        algorithm: the override for an algorithm of this name, if there is one.
     """
     meant = override_of(option, "") or next((name for name in options if name.startswith(f"{option}_")), None)
     near = f" (did you mean '{meant}'?)" if meant else did_you_mean(option, options)
@@ -134,12 +134,12 @@ def near_addition(option: str, options: Collection[str], algorithm: str | None) 
 
 
 def override_of(option: str, value: str, algorithm: str | None = None) -> str | None:
-    """Return the override that an option such as `--learning-rate 1e-3` of another library means.
+    """Translate an option of another library, such as `--learning-rate 1e-3`, into an override.
 
     Args:
         option: with its dashes.
-        value: "" = not known. `…` is a number with another meaning here.
-        algorithm: of several rows for one name, the first counts whose key it has.
+        value: "" = not known. `…` in the result stands for a number that has another meaning here.
+        algorithm: if several rows fit, the first one whose key this algorithm has is used.
     """
     name = option.removeprefix("--").replace("-", "_")
     same = [key for key in (name, *(f"{block}.{name}" for block in BLOCKS)) if key in KINDS]
@@ -167,7 +167,7 @@ def markdown() -> str:
 
 
 def _exists(override: str, tree: Any) -> bool:
-    """Return True if an override fits a config: its key is there, or it needs none."""
+    """Return True if an override fits a config: its key exists, or it needs none."""
     if override[0] in "+-":
         return True
     for key in split(override.lstrip("~").split("=")[0]):
@@ -190,7 +190,7 @@ def _files(group: str) -> dict[str, Any]:
 
 @cache
 def _algorithms() -> list[tuple[str, Any]]:
-    """Return the packaged algorithms by name, each with its keys and those of files that it starts from."""
+    """Return the packaged algorithms by name, with their keys and those of the files that they inherit from."""
     files = _files("algorithm")
 
     def block(name: str, part: str) -> ChainMap[str, Any]:

@@ -1,4 +1,4 @@
-"""The search path of config files, and the options on it; no YAML is parsed."""
+"""The search path of config files and the options on it, found without parsing YAML."""
 
 import logging
 import os
@@ -13,11 +13,11 @@ from rlrun.core.errors import ConfigError, printable
 from rlrun.runs.directory import in_a_run
 
 _messages = logging.getLogger("rlrun")
-_projects: list[str] = []  # that `add_to_path` has put on the path, the last one first
+_projects: list[str] = []  # folders that `add_to_path` put on sys.path, the last one first
 
 
 class ConfigFolder(NamedTuple):
-    """A folder of config files, whether it is the one that comes with rlrun, and the plugin that brings it."""
+    """A folder of config files: packaged with rlrun, from a plugin, or the user's own."""
 
     path: Path
     packaged: bool = False
@@ -25,7 +25,7 @@ class ConfigFolder(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """Whose it is, for whom it is not rlrun's."""
+        """The owner of the folder, as messages name it; "" for rlrun itself."""
         return "" if self.packaged else f"plugin {self.plugin}" if self.plugin else str(self.path)
 
 
@@ -37,22 +37,22 @@ class Offer(NamedTuple):
 
 
 def packaged_dir() -> Path:
-    """Return the config folder that comes with rlrun: inside a wheel, or at the top of a checkout."""
+    """Return rlrun's own config folder: inside the installed package, or at the top of a checkout."""
     inside = Path(__file__).parents[1] / "conf"
     return inside if inside.is_dir() else Path(__file__).parents[3] / "conf"
 
 
 def project_dir(config_dir: Path | None = None) -> Path:
-    """Return the user's project: the parent of `--config-dir`, or the folder of the command."""
+    """Return the user's project folder: the parent of `--config-dir`, or the working directory."""
     return Path(config_dir).resolve().parent if config_dir else Path.cwd()
 
 
 def search_path(
     config_dir: Path | None = None, *, installed: Sequence[plugins.Plugin] | None = None
 ) -> list[ConfigFolder]:
-    """Return the folders in which config files are looked for; the first match wins.
+    """Return the folders that are searched for config files; the first match wins.
 
-    installed: plugins, where it is known already which there are.
+    installed: the plugins, if they are already known.
 
     Raises: ConfigError if `config_dir` is not a folder.
     """
@@ -68,7 +68,7 @@ def search_path(
 def own_dirs(config_dir: Path | None = None) -> list[Path]:
     """Return the user's own config folders: `--config-dir`, then `./conf`, unless it lies in a run or a sweep.
 
-    Config files name what is called, so those of a run need its trust.
+    Config files can call any code, so those inside a run are read only if the run is trusted.
 
     Raises: ConfigError if `config_dir` is not a folder.
     """
@@ -84,11 +84,11 @@ def own_dirs(config_dir: Path | None = None) -> list[Path]:
 def add_to_path(project: Path) -> None:
     """Make the user's own classes importable.
 
-    Last on the path: a `random.py` or `torch/` in the project must not silently replace an installed
-    package. If it shadows one, the error names the file that was found. A run is not a project: it could
-    bring a plugin along. The project of an earlier call comes after this one.
+    The project goes last on sys.path, so that its `random.py` or `torch/` cannot silently replace an installed package.
+    If one hides a module of the project, the error names the file that was found. Projects of earlier calls come after
+    this one. A run directory is not added, as it could contain a plugin.
 
-    Raises: ConfigError if the process has loaded a module of an earlier project of which this one has another.
+    Raises: ConfigError if a module of an earlier project is loaded, and this project has another of the same name.
     """
     place, earlier = str(project), [known for known in _projects if known in sys.path]
     if earlier[:1] == [place] or in_a_run(project):
@@ -120,7 +120,7 @@ def choices(group: str, config_dir: Path | None = None) -> dict[str, str]:
 
 
 def offers(group: str, places: Sequence[ConfigFolder]) -> dict[str, Offer]:
-    """Return each option of a group; of files with one name the first counts."""
+    """Return each option of a group; of files with the same name, the first on the search path counts."""
     options: dict[str, Offer] = {}
     for place in places:
         for entry in sorted((place.path / group).glob("*.yaml")):
@@ -129,7 +129,7 @@ def offers(group: str, places: Sequence[ConfigFolder]) -> dict[str, Offer]:
 
 
 def first_comment(path: str | Path) -> str:
-    """Return the first comment that heads a config file, without the package header."""
+    """Return the first comment at the top of a config file, without the package header."""
     with open(path, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             text = line.strip()
@@ -144,7 +144,7 @@ def first_comment(path: str | Path) -> str:
 def readable_places(config_dir: Path | None = None) -> list[ConfigFolder]:
     """Return the search path without plugins that have an unreadable file; warn of each.
 
-    One bad file excludes the whole plugin: half a plugin would not be what was installed.
+    One bad file excludes the whole plugin, so that a plugin is never used in part.
 
     Raises:
         ConfigError: `config_dir` is not a folder.
@@ -162,12 +162,12 @@ def readable_places(config_dir: Path | None = None) -> list[ConfigFolder]:
 
 @cache
 def _warn(message: str) -> None:
-    """Warn once a process."""
+    """Log a warning, once in a process."""
     _messages.warning("%s", printable(message))
 
 
 def fault(folder: Path) -> str | None:
-    """Return what is wrong with the first config file of a folder that cannot be read."""
+    """Return the error of the first unreadable config file in a folder, or None."""
     from rlrun.config.files import read_yaml
 
     for path in sorted(folder.rglob("*.yaml")):
@@ -179,7 +179,7 @@ def fault(folder: Path) -> str | None:
 
 
 class Hidden(NamedTuple):
-    """A config file that is never read, as another one of its name is found first."""
+    """A config file that is never read, because another of the same name comes earlier on the search path."""
 
     config_path: str
     by: ConfigFolder
@@ -187,7 +187,7 @@ class Hidden(NamedTuple):
 
 
 def hidden(places: Sequence[ConfigFolder]) -> Iterator[Hidden]:
-    """Yield which files of plugins and of rlrun are hidden by those of a plugin; the user's own hide on purpose."""
+    """Yield files of plugins and of rlrun that a plugin's file hides; the user's own may hide them on purpose."""
     first: dict[str, ConfigFolder] = {}
     for place in (candidate for candidate in places if candidate.packaged or candidate.plugin is not None):
         for path in sorted(place.path.rglob("*.yaml")):

@@ -1,11 +1,11 @@
-"""Installed packages that bring config files, classes, and functions for `${name:…}`: entry points.
+"""Plugins: installed packages whose entry points add config files, classes and resolvers for `${name:…}`.
 
     [project.entry-points."rlrun.plugins"]
     walker = "walker"          # the package walker, with walker/conf/
     [project.entry-points."rlrun.resolvers"]
     twice = "walker.numbers:twice"
 
-Nothing of a plugin is imported before a config names it.
+A plugin is imported only when a config names something in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FOLDER = "conf"
 FOREIGN = {"rlrun", "torch", "gymnasium", "numpy", "omegaconf", *sys.stdlib_module_names}
 
 _warned: set[tuple[str, str]] = set()
-_known: dict[str, Any] = {}  # what was installed when it was last read, and by which sign that is known
+_known: dict[str, Any] = {}  # the entry points as last read, and the stamp of the installed packages then
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Plugin:
     """One entry point.
 
     Attributes:
-        name: of the entry.
+        name: of the entry point.
         module: the package that it names, or a module in one.
-        package: as it was installed by; empty where that is not known.
-        version: of that.
-        folder: of its config files; None where something is wrong.
-        problem: what is wrong, in a line, or None.
+        package: name of the installed distribution; empty if unknown.
+        version: of the distribution.
+        folder: of its config files; None if the plugin is excluded.
+        problem: why it is excluded, in one line, or None.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Plugin:
         return self.module.split(".")[0]
 
     def broken(self, problem: str) -> Plugin:
-        """Return it as an excluded plugin."""
+        """Return a copy that is excluded because of a problem."""
         return replace(self, folder=None, problem=problem)
 
 
 def installed() -> list[Plugin]:
-    """Return all plugins by name; of several with one name the first counts, by the package's name."""
+    """Return all plugins, sorted by name; of several with one name, the first package in alphabetical order counts."""
     plugins: list[Plugin] = []
     for plugin in sorted(_entries(), key=lambda entry: (entry.name, entry.package)):
         first = next((earlier for earlier in plugins if earlier.name == plugin.name), None)
@@ -76,13 +76,13 @@ def installed() -> list[Plugin]:
 
 
 def resolvers() -> dict[str, str]:
-    """Return the path of the function of each name; of several with one name the first counts, by the package's."""
+    """Return name -> import path of each resolver; of several with one name, the first package by name counts."""
     _entries()
     return dict(_known["resolvers"])
 
 
 def warn_of_broken(plugins: Iterable[Plugin]) -> None:
-    """Warn once a process of each excluded plugin."""
+    """Warn of each excluded plugin, once in a process."""
     for plugin in plugins:
         if plugin.problem is not None and (plugin.name, plugin.problem) not in _warned:
             _warned.add((plugin.name, plugin.problem))
@@ -96,7 +96,7 @@ def _entries() -> list[Plugin]:
         plugins = []
         for entry in metadata.entry_points(group=GROUP):
             about, package, version = getattr(entry, "dist", None), "", ""
-            with suppress(OSError):  # an installation that was broken off may have no metadata
+            with suppress(OSError):  # an interrupted installation may lack metadata
                 package, version = (str(getattr(about, name, None) or "") for name in ("name", "version"))
             plugins.append(Plugin(entry.name, entry.value.split(":")[0].strip(), package, version))
         functions = sorted(metadata.entry_points(group=RESOLVERS), key=lambda entry: entry.value, reverse=True)
@@ -105,14 +105,14 @@ def _entries() -> list[Plugin]:
 
 
 def _installations() -> tuple[tuple[str, int], ...]:
-    """Return a stamp that changes with the installed packages; reading them all takes ten times as long."""
+    """Return a stamp that changes with the installed packages; reading their metadata takes ten times as long."""
     stamps = ((place, os.stat(place).st_mtime_ns) for place in sys.path if os.path.isdir(place))
     return tuple(stamp for stamp in stamps if _holds_packages(*stamp))
 
 
 @lru_cache(1024)
 def _holds_packages(place: str, changed: int) -> bool:
-    """Return True if a folder has metadata of packages; most of those that users stand in have none."""
+    """Return True if a folder has metadata of packages; most working directories have none."""
     return any(name.endswith((".dist-info", ".egg-info", ".egg")) for name in os.listdir(place))
 
 
@@ -132,7 +132,7 @@ def _located(plugin: Plugin) -> Plugin:
 
 
 def _home(module: str) -> Path | None:
-    """Return the folder of a package or module, or None; nothing is imported."""
+    """Return the folder of a package or module without importing it, or None."""
     top, *rest = module.split(".")
     spec = importlib.util.find_spec(top)
     if spec is None or not spec.submodule_search_locations:

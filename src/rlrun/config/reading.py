@@ -1,4 +1,4 @@
-"""Which keys of a config are read, found without building anything."""
+"""Find the keys of a config that a run reads, without building anything."""
 
 import functools
 from collections.abc import Container, Iterable, Mapping
@@ -25,7 +25,7 @@ from rlrun.config.interpolation import (
 from rlrun.config.schema import SETTINGS, known
 from rlrun.core.errors import ConfigError
 
-# Read by the experiment itself, of SETTINGS the known keys; everything else is reached from `trainer`.
+# Keys that the experiment itself reads (of SETTINGS, the known keys). All others are reached from `trainer`.
 ROOTS = (
     "seed",
     "stop",
@@ -47,7 +47,7 @@ ROOTS = (
 
 
 def reached(config: Any, roots: Iterable[str] = ROOTS) -> dict[Path, Any]:
-    """Return every node that is read: the roots, what is below, and what interpolations lead to.
+    """Return every node that is read: the roots, all nodes below, and the targets of interpolations.
 
     Raises: ConfigError if an interpolation on the way dangles or goes round in a circle.
     """
@@ -74,12 +74,12 @@ def reached(config: Any, roots: Iterable[str] = ROOTS) -> dict[Path, Any]:
 
 
 def unread(config: Any, read: Mapping[Path, Any] | None = None) -> list[str]:
-    """Return the keys that are not `reached`; for a block of which nothing is read, the block."""
+    """Return the keys that are not `reached`; a block that is entirely unread is returned as one key."""
     read = reached(config) if read is None else read
     above = {path[:length] for path in read for length in range(len(path) + 1)}
 
     def walk(node: Any, here: Path) -> list[str]:
-        if here in read or here[-1:] == ("_apart_",):  # which says something of other keys
+        if here in read or here[-1:] == ("_apart_",):  # `_apart_` describes other keys
             return []
         if here not in above:
             return [dotted(here)]
@@ -89,14 +89,14 @@ def unread(config: Any, read: Mapping[Path, Any] | None = None) -> list[str]:
 
 
 def missing(read: Mapping[Path, Any]) -> list[str]:
-    """Return the keys that are `reached` and still wait for a value."""
+    """Return the keys that are `reached` and have no value yet (`???`)."""
     return [dotted(path) for path, node in read.items() if node == "???"]
 
 
 def resolve_texts(config: Any, read: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Return what each text with a `${resolver:…}` comes to, if it is `reached` and depends on no object.
+    """Return the value of each text with a `${resolver:…}` that is `reached` and depends on no object.
 
-    Raises: ConfigError if one fails.
+    Raises: ConfigError if a resolver fails.
     """
     tree, values = plain(config), {}
     for path, node in read.items():
@@ -127,9 +127,9 @@ OF_HYDRA = ("hydra", "now", "version")
 
 
 def require_own_resolvers(tree: Any, installed: Container[str]) -> None:
-    """Refuse a resolver that another config of this process registered, and this one does not name.
+    """Refuse a resolver that another config in this process registered and this config does not declare.
 
-    Raises: ConfigError if there is one.
+    Raises: ConfigError if the config uses one.
     """
     foreign = own_resolvers - {*(tree.get("resolvers") or {})}
     for path, text in texts(tree) if foreign else ():
@@ -147,7 +147,7 @@ def used_resolvers(tree: Any) -> set[str]:
 
 @functools.lru_cache(4096)
 def resolvers(text: str) -> list[str]:
-    """Return the text between each `${` and its colon; a computed name as it is written."""
+    """Return the text between each `${` and its colon; a name with interpolations stays as it is written."""
     names = []
     start = text.find("${")
     while start >= 0:

@@ -1,8 +1,8 @@
-"""A user's class in the place of a packaged one: `networks.q._target_=my.Net`, and nothing else need be said.
+"""A user's class in place of a packaged one: `networks.q._target_=my.Net` is enough.
 
-Such a node gets keys. `_replaces_` is the packaged `_target_`. `_optional_` lists the keys that packaged files set
-there: they are left out where the user's class does not take them. `_wanted_` lists those of them that lead to what the
-user chose, such as `encoder=nature` or `algorithm.recurrent=gru`: a network without a place for these is refused.
+Such a node is marked by three keys. `_replaces_` is the packaged `_target_`. `_optional_` lists the keys that packaged
+files set there; those that the user's class does not take are left out. `_wanted_` lists those of them that lead to the
+user's own choices, such as `encoder=nature` or `algorithm.recurrent=gru`; a network that cannot take these is refused.
 """
 
 import inspect
@@ -15,12 +15,12 @@ from rlrun.config.interpolation import Path, children, dotted, leaves, link_of, 
 from rlrun.config.layers import Layer, origins
 
 KEYS = ("_replaces_", "_optional_", "_wanted_")
-# Options that shape the layers of a packaged network; they are void where a plain module takes their place.
+# Options that shape the layers of a packaged network; a plain module in place of the layers makes them void.
 VOID = (
     *("hidden", "value_hidden", "activation", "layer_norm", "dropout", "init", "core_size", "shared", "spread"),
     *("output_gain", "dueling", "encoder", "core"),
 )
-# What a network of the user's may need, as other libraries call it: a place in the config.
+# Arguments that a user's network may need, by their names in other libraries -> places in the config.
 OFFERED = {
     "env": "env",
     "envs": "env",
@@ -30,12 +30,15 @@ OFFERED = {
 
 
 def mark(config: DictConfig, layers: Sequence[Layer], groups: Collection[str] = ()) -> None:
-    """Mark the nodes whose packaged `_target_` an override or a user's file replaced; groups: that the user chose."""
+    """Mark the nodes whose packaged `_target_` an override or a user's file replaced.
+
+    groups: those of which the user chose an option.
+    """
     packaged: dict[Path, Any] = {}
     replaced: dict[Path, Any] = {}
     for layer in layers:
         for path, value in leaves(layer.content):
-            if path[-1:] != ("_target_",) or value == "???":  # a class that the user has to name
+            if path[-1:] != ("_target_",) or value == "???":  # `???`: the user has to name a class
                 continue
             if layer.packaged:
                 packaged[path[:-1]] = value
@@ -62,7 +65,7 @@ def _is_packaged(path: Path, setters: Mapping[Path, Layer]) -> bool:
 
 
 def taken(params: Sequence[inspect.Parameter], names: Iterable[str]) -> list[str]:
-    """Return which arguments a class with these parameters takes by name."""
+    """Return those names that a class with these parameters takes as keyword arguments."""
     if any(entry.kind is entry.VAR_KEYWORD for entry in params):
         return list(names)
     known = named(params)
@@ -70,17 +73,17 @@ def taken(params: Sequence[inspect.Parameter], names: Iterable[str]) -> list[str
 
 
 def named(params: Iterable[inspect.Parameter]) -> list[str]:
-    """Return the names of parameters that are given by name."""
+    """Return the names of parameters that can be passed by keyword."""
     return [entry.name for entry in params if entry.kind in (entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)]
 
 
 def wants_number(entry: inspect.Parameter) -> bool:
-    """Return whether an argument is one number, as `hidden: int` or `hidden=64`; packaged sizes are lists."""
+    """Return whether an argument is a single number, such as `hidden: int` or `hidden=64`; packaged sizes are lists."""
     return type(entry.default) in (int, float) or entry.annotation in (int, float, "int", "float")
 
 
 def takes_nothing(target: Any) -> bool:
-    """Return whether a class has no constructor of its own, but that of `torch.nn.Module`, which names no argument."""
+    """Return whether a class only has the constructor of `torch.nn.Module`, which names no arguments."""
     from torch import nn
 
     return inspect.isclass(target) and target.__init__ is nn.Module.__init__
@@ -92,7 +95,7 @@ def is_ours(kind: Any) -> bool:
 
 
 def is_plain(part: Any) -> bool:
-    """Return whether a part is a module of torch that only turns inputs into outputs, and knows nothing of rlrun."""
+    """Return whether a part is a torch module with its own `forward` but none of rlrun's classes or methods."""
     from torch import nn
 
     if not isinstance(part, nn.Module) or any(is_ours(kind) for kind in type(part).__mro__):
@@ -102,7 +105,7 @@ def is_plain(part: Any) -> bool:
 
 
 def lacking(part: Any, former: Any) -> str:
-    """Return the methods of a packaged network that a module lacks, as a list in words; "" for none."""
-    names = vars(former) if hasattr(former, "forward") else ()  # of networks alone
+    """Return the names of a packaged network's methods that a module lacks, separated by commas."""
+    names = vars(former) if hasattr(former, "forward") else ()  # only networks have a `forward`
     methods = [name for name in names if not name.startswith("_") and callable(getattr(former, name))]
     return ", ".join(name for name in methods if not hasattr(part, name))

@@ -1,4 +1,4 @@
-"""Print a config, and read the copy that a run keeps."""
+"""Print a config, and read the copy in a run directory."""
 
 import copy
 import functools
@@ -19,13 +19,13 @@ from rlrun.core.files import read_bytes
 
 
 def to_yaml(config: Any, resolve: bool = False, package: str | None = None) -> str:
-    """Return a config, or the part of it at `package`, as YAML; the arguments are those of `select`."""
+    """Return a config, or its part at `package`, as YAML; arguments as of `select`."""
     node = select(config, resolve, package)
     return _dump(node) if isinstance(node, (dict, list)) else _dump([node]).removeprefix("- ")
 
 
 def kept(config: Any) -> str:
-    """Return the copy of a config that a run keeps.
+    """Return the text of a config for a run directory.
 
     Raises: ConfigError if `load` would not read it.
     """
@@ -34,10 +34,10 @@ def kept(config: Any) -> str:
 
 
 def select(config: Any, resolve: bool = False, package: str | None = None) -> Any:
-    """Return a config, or the part of it at `package`, as plain data.
+    """Return a config, or its part at `package`, as plain data.
 
-    With `resolve`, values stand in place of interpolations; links to objects stay, because the same
-    object in two places is not two objects.
+    With `resolve`, interpolations are replaced by their values. Links to objects stay, as a link means one shared
+    object.
 
     Raises: ConfigError if there is nothing at `package`, or an interpolation leads nowhere.
     """
@@ -50,7 +50,7 @@ def select(config: Any, resolve: bool = False, package: str | None = None) -> An
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """The emitter in C, five times as fast, with strings as OmegaConf quotes them: '1e-3' is none without quotes."""
+    """The C emitter, five times as fast, with OmegaConf's quoting: '1e-3' without quotes would be a number."""
 
 
 _Dumper.add_representer(str, get_omega_conf_dumper().str_representer)
@@ -84,12 +84,12 @@ def _resolved(tree: Any, config: Any, here: tuple[str, ...], node: Any) -> Any:
 
 @functools.lru_cache(8)
 def _tree(text: bytes, place: str) -> dict[str, Any]:
-    """Return what a saved config says; a command asks several times."""
+    """Parse a saved config; cached, as one command reads it several times."""
     return parse_yaml(text.decode(), place)
 
 
 def load(path: str | Path) -> DictConfig:
-    """Read a saved config; nothing in it is evaluated or built.
+    """Read a saved config without evaluating or building anything in it.
 
     Raises:
         RunDirError: the file cannot be read.

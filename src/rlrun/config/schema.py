@@ -1,4 +1,4 @@
-"""Types and ranges of the keys that every run has."""
+"""Types and ranges of the config keys that every run has."""
 
 import functools
 import re
@@ -10,33 +10,33 @@ from typing import Any
 from rlrun.config.interpolation import child, children, dotted, locate, plain, split
 from rlrun.core.errors import ConfigError, did_you_mean, shown
 
-# The user's own: no `+` needed.
-FREE = ("notes", "resolvers")  # and of no run's own
-VARIED = ("kwargs", "reset_options")  # of `env`, and of evaluations
+# Blocks in which users add keys without `+`.
+FREE = ("notes", "resolvers")  # all of their keys are the user's
+VARIED = ("kwargs", "reset_options")  # blocks of `env`, and of evaluations
 OPEN = (
     *(f"{env}.{name}" for env in ("env", "evaluation.env") for name in VARIED),
     *("init", "evaluation.opponents"),
     *("optimizer.groups", "optimizer.additions"),
     *FREE,
 )
-# What may change when a run is resumed: nothing that training depends on, but the machine, and a budget that is read.
+# Keys that a resume may change. Training does not depend on them, except on the machine and on a budget that it reads.
 CHANGEABLE = (
     *("stop", "evaluation", "checkpoint", "logger", "log", "memory.export"),
     *("device", "threads", "env.vectorization", "notes"),
 )
-SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only known keys have a meaning
+SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only known keys are allowed
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value may be: `convert` returns it, or raises ValueError; `json` is the same as a JSON schema."""
+    """A kind of value: `convert` returns the value or raises ValueError; `json` is its JSON schema."""
 
     wanted: str  # "a whole number from 0"
     convert: Callable[[Any], Any]
     json: Mapping[str, Any] = field(default_factory=dict)
 
 
-# YAML 1.2, which editors read, takes 5_000 for a text.
+# Editors read YAML 1.2, in which 5_000 is a text.
 NUMBER = {
     "anyOf": [
         {"type": "number"},
@@ -46,7 +46,7 @@ NUMBER = {
 
 
 def whole(least: int = 0) -> Kind:
-    """A whole number; 1e6 is one."""
+    """A whole number from `least`, also written as 1e6."""
 
     def convert(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < least:
@@ -58,7 +58,7 @@ def whole(least: int = 0) -> Kind:
 
 
 def number(least: float | None = None, most: float | None = None, *, above: bool = False) -> Kind:
-    """A number, finite and within bounds; `above`: the lower one excluded."""
+    """A finite number within bounds; `above` excludes the lower one."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value - value != 0:
@@ -77,7 +77,7 @@ def number(least: float | None = None, most: float | None = None, *, above: bool
 
 
 def of_type(overrides: str, *types: type) -> Kind:
-    """A value of some type."""
+    """A value of one of these types."""
 
     def convert(value: Any) -> Any:
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
@@ -100,7 +100,7 @@ def one_of(*names: str) -> Kind:
 
 
 def either(*kinds: Kind) -> Kind:
-    """A value of the first kind that takes it."""
+    """A value of any of several kinds; the first one that accepts it converts it."""
 
     def convert(value: Any) -> Any:
         for kind in kinds:
@@ -115,7 +115,7 @@ def either(*kinds: Kind) -> Kind:
 
 
 def each(kind: Kind) -> Kind:
-    """Names with a value of one kind each."""
+    """A mapping from names to values of one kind."""
 
     def convert(value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -142,7 +142,7 @@ def _list_of_texts(value: Any) -> Any:
 
 
 def list_of(wanted: str, kind: Kind, *, or_one: bool = False) -> Kind:
-    """A list of values of one kind, which is not empty; with `or_one` a single value is a list of one."""
+    """A non-empty list of values of one kind; with `or_one`, a single value becomes a list."""
 
     def convert(value: Any) -> Any:
         entries = [value] if or_one and not isinstance(value, list) else value
@@ -287,7 +287,7 @@ KINDS: dict[str, Kind] = {
 
 
 def require_memory(config: Any) -> None:
-    """Refuse imports and exports of a memory where their callbacks are switched off, with a ConfigError."""
+    """Raise ConfigError if a memory has an import or export whose callback is switched off."""
     tree = plain(config)
     callbacks = tree.get("callbacks")
     for key in ("import", "export"):
@@ -299,7 +299,7 @@ def require_memory(config: Any) -> None:
 
 
 def check_kinds(config: Any) -> dict[str, Any]:
-    """Return the values that mean the same in another form: `1e6` as a whole number, one logger as a list.
+    """Check the values of all known keys; return those that are converted, such as `1e6` to an int, by key.
 
     Raises: ConfigError if a value has the wrong type or is out of range.
     """
@@ -317,7 +317,7 @@ def check_kinds(config: Any) -> dict[str, Any]:
 
 
 def converted(key: str, value: Any, kind: Kind) -> Any:
-    """Return a value as its key takes it.
+    """Return a value converted to the kind that its key takes.
 
     Raises: ConfigError if it has the wrong type or is out of range.
     """
@@ -327,7 +327,7 @@ def converted(key: str, value: Any, kind: Kind) -> Any:
         choices = filter(str.isidentifier, kind.wanted.removeprefix("one of ").split(", "))
         near = did_you_mean(value, choices) if isinstance(value, str) else ""
         raise ConfigError(f"{key}: wanted {kind.wanted}, got {shown(value)}{near}") from None
-    except ConfigError as error:  # of an entry
+    except ConfigError as error:  # an error about one entry
         raise ConfigError(f"{key}: {error}") from None
 
 
@@ -345,7 +345,7 @@ _UNKNOWN: Any = object()
 
 
 def _value(tree: Any, key: str) -> Any:
-    """Return a key's value, or unknown where it is absent, waits for a value or comes out of an object."""
+    """Return a key's value; `_UNKNOWN` if it is absent, `???`, or an attribute of an object."""
     *parents, last = split(key)
     node = tree
     for parent in parents:
@@ -361,5 +361,5 @@ def _value(tree: Any, key: str) -> Any:
 
 @functools.cache
 def known(block: str) -> tuple[str, ...]:
-    """Return the keys of a block that have a meaning."""
+    """Return the known keys of a block."""
     return tuple(dotted(split(key)[1:]) for key in KINDS if split(key)[0] == block)

@@ -1,4 +1,4 @@
-"""Config folders as Hydra reads them: rlrun's dialect of YAML, and packaged files as `/rlrun/GROUP/NAME`."""
+"""Config folders as sources for Hydra, with rlrun's YAML, and packaged files also as `/rlrun/GROUP/NAME`."""
 
 import functools
 import pickle
@@ -22,13 +22,13 @@ from rlrun.config.files import one_line, read_yaml
 from rlrun.config.places import ConfigFolder
 from rlrun.core.errors import ConfigError, shown
 
-OURS = "rlrun"  # the folder of a config path that leads to the packaged files
+OURS = "rlrun"  # prefix of config paths that always lead to packaged files
 HEADED = ("algorithm", "preset", "with")  # groups whose files set keys of the whole config
 _PACKAGE = re.compile(r"\s*#\s*@\s*package\s+(\S+)\s*$")
 
 
 class FolderSource(ConfigSource):  # type: ignore[misc]
-    """A folder of config files. Only in the packaged one `rlrun/GROUP/NAME` names a file, that of `GROUP/NAME`."""
+    """A folder of config files; in the packaged one, `rlrun/GROUP/NAME` also names the file `GROUP/NAME`."""
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
@@ -74,7 +74,7 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
         return groups if results_filter == ObjectType.GROUP else configs
 
     def content(self, config_path: str) -> Any:
-        """Return what a file says; packaged files are read once."""
+        """Return the content of a file; packaged files are read only once."""
         path, label = self.file(config_path), self.label(config_path)
         return _packaged(path, label)[0] if self.place.packaged else read_yaml(path, label)
 
@@ -94,13 +94,13 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
 
 @functools.cache
 def _packaged(path: Path, label: str) -> tuple[Any, bytes]:
-    """Return what a packaged file says, and its config as bytes: copying it is faster than building it anew."""
+    """Return the content of a packaged file, and its pickled config: unpickling is faster than creating it again."""
     content = read_yaml(path, label)
     return content, pickle.dumps(OmegaConf.create(content))
 
 
 def _own(path: Path, config_path: str) -> Any:
-    """Return the config of a user's file, whose resolvers are registered.
+    """Return the config of a user's file, and register its resolvers.
 
     Raises:
         ConfigError: naming the file.
@@ -122,7 +122,7 @@ def _own(path: Path, config_path: str) -> Any:
 
 @functools.lru_cache(1024)
 def _head(path: Path, changed: int) -> tuple[str, ...]:
-    """Return the comments that head a file."""
+    """Return the comments at the top of a file."""
     lines = []
     with path.open(encoding="utf-8", errors="replace") as text:
         for line in text:
@@ -140,7 +140,7 @@ def _header(path: Path) -> str | None:
 
 
 def _require_header(path: Path, config_path: str, package: str | None, content: Any) -> None:
-    """Refuse a user's file whose `# @package` Hydra would not see, or which needs one.
+    """Refuse a user's file whose `# @package` Hydra would not see, or that lacks a needed one.
 
     A file that only lists other files needs none.
 
@@ -163,7 +163,7 @@ def _require_header(path: Path, config_path: str, package: str | None, content: 
 
 
 def stored(config_path: str) -> Any:
-    """Return what a user's ConfigStore has at a config path, as a plain tree; None if it has nothing there."""
+    """Return the entry of the user's ConfigStore at a config path as a plain tree, or None."""
     store, name = ConfigStore.instance(), f"{config_path}.yaml"
     if store.get_type(name) != ObjectType.CONFIG:
         return None
@@ -171,7 +171,7 @@ def stored(config_path: str) -> Any:
 
 
 class SearchPath:
-    """The folders in which config files are looked for; the first match wins."""
+    """The folders that are searched for config files; the first match wins."""
 
     def __init__(self, folders: Sequence[ConfigFolder]) -> None:
         Plugins.instance().register(FolderSource)
@@ -179,11 +179,11 @@ class SearchPath:
 
     @property
     def override(self) -> str:
-        """The override that makes Hydra look there."""
+        """The override that makes Hydra search these folders."""
         return f"hydra.searchpath=[{','.join(repr(source.full_path()) for source in self.sources)}]"
 
     def source_of(self, config_path: str) -> FolderSource | None:
-        """Return the source whose file a config path leads to."""
+        """Return the first source that has the file of a config path, or None."""
         return next((source for source in self.sources if source.is_config(config_path)), None)
 
     def is_group(self, name: str) -> bool:
@@ -196,18 +196,18 @@ class SearchPath:
         return self.source_of(config_path) is not None or stored(config_path) is not None
 
     def has_yml(self, config_path: str) -> bool:
-        """Return True if a file of this name has an ending that nobody reads."""
+        """Return True if there is a file of this name with the unsupported ending .yml."""
         return any(source.file(config_path).with_suffix(".yml").is_file() for source in self.sources)
 
     def options(self, group: str) -> list[str]:
-        """Return the options of a group, those of the ConfigStore too."""
+        """Return the options of a group, including those of the ConfigStore."""
         store = ConfigStore.instance()
         stored = store.list(group) if store.get_type(group) == ObjectType.GROUP else ()
         options = {name.removesuffix(".yaml") for name in stored if name.endswith(".yaml")}
         return sorted(options.union(*self._listed(group, ObjectType.CONFIG)))
 
     def groups(self) -> list[str]:
-        """Return the groups of the folders, and the groups in them."""
+        """Return the groups of all folders, and the groups inside them."""
         groups = sorted({*chain(*self._listed("", ObjectType.GROUP))})
         return groups + [
             f"{group}/{name}" for group in groups for name in chain(*self._listed(group, ObjectType.GROUP))
