@@ -1,4 +1,4 @@
-"""A policy's file as an agent, which acts through onnxruntime alone."""
+"""An exported policy as an agent that acts by onnxruntime, without the networks of the run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,18 +14,18 @@ from rlrun.export.checking import columns
 from rlrun.export.graph import Outer, Port, actions, observations
 from rlrun.export.play_onnx import Policy, nested
 
-ALIKE = ("shape", "kind", "n", "start")  # what a space says that has to be the same in a file and an environment
-BOUNDS = ("low", "high")  # … and of actions, too: the file scales to them
+ALIKE = ("shape", "kind", "n", "start")  # properties of a space that must be the same in a file and an environment
+BOUNDS = ("low", "high")  # of actions these must be the same, too: the file scales to them
 
 
 class FileAgent(Agent):
-    """The policy of a file; its actions have the form that the environment takes.
+    """The policy in a file as an agent; its actions are in the environment's own form.
 
     Args:
         session: of onnxruntime.
         about: the content of FILE.json.
         outer: the spaces of the environment.
-        place: what messages call the file.
+        place: name of the file in messages.
 
     Raises:
         SpaceError: its inputs or outputs do not fit the environment.
@@ -44,18 +44,18 @@ class FileAgent(Agent):
             _require_fit(self._written, self._file.actions, place)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise RunDirError(f"{place}.json is damaged: it does not describe inputs and outputs") from error
-        self._file.draw = torch.randn  # by the generator that others use
+        self._file.draw = torch.randn  # uses torch's global generator, which runs seed
 
     @property
     def stochastic(self) -> bool:
-        """Whether actions are drawn."""
+        """Whether actions are sampled."""
         return bool(self._file.inputs["epsilon"])
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        """Act on observations [N, …]; whether it explores is fixed in the file.
+        """Act on observations [N, …]; `explore` has no effect, as the file fixes it.
 
         Raises:
-            RlrunError: it fails.
+            RlrunError: onnxruntime fails.
         """
         self._file.state = state or {}
         try:
@@ -70,7 +70,7 @@ class FileAgent(Agent):
         return response
 
     def initial_state(self, count: int) -> Tree | None:
-        """Return the state of `count` new episodes, by the names of the inputs; None without a state."""
+        """Return the recurrent state of `count` new episodes by names of inputs; None without a state."""
         self._file.reset(count)
         return self._file.state or None
 
@@ -81,16 +81,16 @@ class FileAgent(Agent):
 
 
 def cause(error: Exception) -> str:
-    """Return the message of onnxruntime in one line, without its codes."""
+    """Return an error of onnxruntime as one line, without codes."""
     lines = str(error).strip().splitlines()
     return lines[0].split(" : ", 3)[-1] if lines else type(error).__name__
 
 
 def _require_fit(ports: list[Port], entries: list[dict[str, Any]], place: str) -> None:
-    """Refuse a file, whose entries FILE.json has, for another space than that of an environment.
+    """Refuse a file whose entries in FILE.json do not fit the space of an environment.
 
     Raises:
-        SpaceError: with what both are.
+        SpaceError: naming both.
     """
     by_name = {entry["name"]: entry for entry in entries}
     own, theirs = ([f"'{name}'" for name in names] for names in (by_name, (port.name for port in ports)))

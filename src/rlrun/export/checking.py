@@ -1,4 +1,4 @@
-"""Proof that a file acts as its policy."""
+"""Verify that an exported file acts as its policy."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,15 +19,15 @@ from rlrun.memory.formats.sources import table_of
 from rlrun.memory.table.episodes import Stored
 from rlrun.ops import distributions
 
-TOLERANCE = 1e-5  # between numbers of a size up to 1, relative to larger ones
+TOLERANCE = 1e-5  # absolute for numbers up to 1, relative above
 BATCHES = (1, 7, 64)
-SINGLES = 10  # rows that are tried one at a time; the larger batches hold all
-LARGE = 1e3  # where an observation has no bound
-CHANGE = 1e-6  # of an input, up or down, after which an answer is as good
-CHANGES = 16  # such answers
-PLANNED = 1e-5  # the same of numbers that jump, such as plans: so much reverses two of them whatever rounding does
-JUMP = 1e-3  # change of a number by that, from which it jumps
-RECORDED = 1_000  # first steps of an episode that both answer, at most
+SINGLES = 10  # rows that are compared one at a time; larger batches cover all rows
+LARGE = 1e3  # extreme value of an observation without bounds
+CHANGE = 1e-6  # relative change of inputs, of the size of rounding errors
+CHANGES = 16  # random changes of inputs that are tried
+PLANNED = 1e-5  # the same for outputs that jump, such as plans: larger than rounding, so it reverses close choices
+JUMP = 1e-3  # an output that changes by more than this jumps
+RECORDED = 1_000  # most steps of an episode that are compared
 Columns = dict[str, Array]  # name of an input or output -> [N, …]
 Run = Callable[[Columns], Columns]
 
@@ -36,8 +36,8 @@ class Parity(NamedTuple):
     """Largest difference between a file and its policy.
 
     Attributes:
-        rows: observations that both answered.
-        largest: difference of two numbers, relative where they are above 1; choices are the same.
+        rows: number of compared observations.
+        largest: difference of two numbers, relative if they are above 1; choices are equal.
     """
 
     rows: int
@@ -45,13 +45,13 @@ class Parity(NamedTuple):
 
 
 class Reference:
-    """The policy as in training and evaluation, with the inputs and outputs of a file.
+    """The policy as in training and evaluation, behind the inputs and outputs of a file.
 
-    It uses the parts of a run, not the exported graph.
+    It calls the parts of the run instead of the exported graph.
 
     Args:
         agent: of the run.
-        graph: gives the names.
+        graph: for the names of inputs and outputs.
     """
 
     def __init__(self, agent: Any, graph: Graph) -> None:
@@ -60,7 +60,7 @@ class Reference:
         self._states = [port.name for port in graph.inputs if port.role == "state"]
 
     def __call__(self, inputs: Columns) -> Columns:
-        """Return the outputs for inputs."""
+        """Return the outputs [N, …] for inputs [N, …], both by name."""
         envs = len(next(iter(inputs.values())))
         observation = self._read(play_onnx.nested(containers(self.outer.observation), inputs, "observation"))
         state = nested([name.partition(".")[2] for name in self._states], [inputs[name] for name in self._states])
@@ -79,7 +79,7 @@ class Reference:
 
 @torch.no_grad()
 def responded(agent: Any, observation: Tree, state: Tree | None, *, explore: bool) -> Response:
-    """Return what an agent responds to arrays [N, …]; its counters stay as they are."""
+    """Return an agent's response to arrays [N, …] without changing its counters."""
     seen, before = to_tensors(observation), None if state is None else to_tensors(state)
     action, after = agent.respond(seen, before, explore)
     response: Response = {"action": to_arrays(action)}
@@ -87,7 +87,7 @@ def responded(agent: Any, observation: Tree, state: Tree | None, *, explore: boo
 
 
 def edges(graph: Graph) -> list[Columns]:
-    """Return inputs of one row each: zeros, the bounds or large numbers, and the first and the last choice."""
+    """Return extreme inputs, one row each: zeros, low and high bounds (or large numbers), first and last choices."""
     taken = [port for port in graph.inputs if port.role in ("observation", "state")]
     return [{port.name: _edge(port, which) for port in taken} for which in ("zero", "low", "high")]
 
@@ -110,7 +110,7 @@ def _edge(port: Port, which: str) -> Array:
 
 
 def running(data: bytes, graph: Graph) -> Run:
-    """Return a function from inputs to the outputs of a file."""
+    """Return a function that runs an ONNX file: inputs by name -> outputs by name."""
     session, names = play_onnx.session(data), [port.name for port in graph.outputs]
     return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
@@ -121,12 +121,12 @@ def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: in
     Args:
         run: the file.
         reference: the policy.
-        rows: observations and states, one row each; the noise is drawn here.
+        rows: observations and states, one row each; the noise is added here.
         seed: of the noise.
         lenient: as in `differing`.
 
     Raises:
-        RlrunError: they differ; the message names the output and by how much.
+        RlrunError: they differ; the message names the output and the difference.
     """
     generator = np.random.default_rng(seed)
     largest = 0.0
@@ -148,11 +148,14 @@ def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: in
 def differing(outputs: Columns, inputs: Columns, reference: Run, *, lenient: bool = False) -> float:
     """Return the largest difference between the outputs [N, …] of a file and those of its policy.
 
-    A choice may differ in a tie: where the policy chooses otherwise for inputs changed by 1e-6 (relative). So may
-    numbers, such as those of a plan, where the policy's own jump by as much for inputs changed by 1e-5.
+    A choice may differ in a tie: if the policy itself chooses differently once inputs change by 1e-6 (relative).
+    Numbers, such as those of a plan, may differ if the policy's own jump as far once inputs change by 1e-5.
 
-    lenient: numbers may differ by the tolerance more than the policy's own do for inputs changed by 1e-6. It is then
-        relative to the largest number of a row, as numbers round as the terms do whose sums they are.
+    lenient: add the change of the policy's own numbers, when inputs change by 1e-6, to the tolerance. The
+        tolerance is then relative to the largest number of a row, as sums round like their largest terms.
+
+    Raises:
+        RlrunError: other choices differ, or numbers differ by more than the tolerance.
     """
     largest, near = 0.0, dict[float, list[Columns]]()
     for name, value in (wanted := reference(inputs)).items():
@@ -160,7 +163,7 @@ def differing(outputs: Columns, inputs: Columns, reference: Run, *, lenient: boo
         if got.shape != value.shape:
             raise RlrunError(f"the exported policy disagrees: '{name}' is {list(got.shape)}, not {list(value.shape)}")
         apart, is_choice = _apart(got, value), value.dtype.kind != "f"
-        tolerance = 0.0 if is_choice else max(TOLERANCE, float(np.finfo(value.dtype).eps))  # as float16 rounds
+        tolerance = 0.0 if is_choice else max(TOLERANCE, float(np.finfo(value.dtype).eps))  # float16 rounds more
         allowed = np.full(apart.shape, tolerance)
         for change in [CHANGE] if is_choice else [CHANGE, PLANNED] if lenient else [PLANNED]:
             if (apart <= allowed).all():
@@ -186,14 +189,14 @@ def differing(outputs: Columns, inputs: Columns, reference: Run, *, lenient: boo
 
 
 def _near(inputs: Columns, reference: Run, wanted: Columns, change: float) -> list[Columns]:
-    """Return the policy's outputs for inputs whose numbers are changed by that share of their size, or of 1.
+    """Return the policy's outputs for randomly changed inputs, each number by `change` times its size or 1.
 
     Raises:
-        RlrunError: it gives others than before for the very same inputs.
+        RlrunError: the same inputs give different outputs.
     """
     if any(not np.array_equal(value, wanted[name], equal_nan=True) for name, value in reference(inputs).items()):
         raise RlrunError("the exported policy disagrees: the policy itself gives other actions for the same inputs")
-    generator = np.random.default_rng(round(1.0 / change))  # others for each change
+    generator = np.random.default_rng(round(1.0 / change))  # a different seed for each size of change
 
     def changed(value: Array) -> Array:
         if value.dtype.kind != "f":
@@ -206,21 +209,21 @@ def _near(inputs: Columns, reference: Run, wanted: Columns, change: float) -> li
 
 
 def _apart(value: Array, reference: Array) -> Array:
-    """Return the difference of numbers, as a share of those whose size is above 1."""
+    """Return the absolute difference of numbers, relative to the reference where that is above 1."""
     distance: Array = np.abs(value.astype(np.float64) - reference) / np.maximum(1.0, np.abs(reference))
     return distance
 
 
 class Recorder(Agent):
-    """An agent that keeps the first `RECORDED` observations that it acts on, with the states before.
+    """An agent that records its first `RECORDED` observations, with the states before them.
 
     Attributes:
-        rows: these, one env each.
+        rows: the records, one env each.
     """
 
     def __init__(self, agent: Any, graph: Graph) -> None:
         self.agent, self.graph, self.outputs = agent, graph, agent.outputs
-        self.policy = getattr(agent, "policy", None)  # which `evaluation_mode` looks for
+        self.policy = getattr(agent, "policy", None)  # read by `evaluation_mode`
         self.rows: list[Columns] = []
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
@@ -233,7 +236,7 @@ class Recorder(Agent):
 
 
 def data_rows(sources: Sequence[str], agent: Agent, graph: Graph) -> list[Columns]:
-    """Return the first observations of stored episodes, each with the state before it where there is one.
+    """Return the first observations of stored episodes, each with the recurrent state before it, if any.
 
     Raises:
         RequestError: a source is missing or damaged.
@@ -252,7 +255,7 @@ def data_rows(sources: Sequence[str], agent: Agent, graph: Graph) -> list[Column
 
 
 def columns(inputs: Sequence[Port], observation: Tree) -> Columns:
-    """Return what inputs read of an observation tree [N, …], in the environment's own numbers, by their names."""
+    """Return the columns of an observation tree [N, …] by names of inputs, in the environment's own numbers."""
     starts = {port.name: port.space.get("start", 0) for port in inputs}
     values = {named("observation", path): value for path, value in flat(observation)}
     return {
@@ -263,7 +266,7 @@ def columns(inputs: Sequence[Port], observation: Tree) -> Columns:
 
 
 def rows_of(graph: Graph, observation: Tree, state: Tree = None) -> list[Columns]:
-    """Return the envs of an observation tree as rows in the environment's own numbers."""
+    """Split an observation tree [N, …] into one row per env, in the environment's own numbers."""
     taken = [port for port in graph.inputs if port.role == "observation"]
     states = {named("state", path): value for path, value in flat(state)}
     whole = states | columns(taken, observation)

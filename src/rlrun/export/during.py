@@ -27,13 +27,13 @@ _messages = logging.getLogger("rlrun")
 
 
 class ExportedFiles(Items):
-    """The files `PREFIX<number>.onnx` of a folder; any thread may ask for them."""
+    """The files `PREFIX<number>.onnx` of a folder; safe to call from any thread."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
         super().__init__(folder, prefix, ".onnx")
 
     def run_of(self, item: Item) -> Any:
-        """Return the folder of the run that wrote a file, as its `.json` names it; None where nothing does."""
+        """Return the run directory that a file's `.json` names; None if it names none."""
         try:
             return json.loads(item.path.with_name(f"{item.path.name}.json").read_text()).get("run")
         except (OSError, ValueError, AttributeError):
@@ -43,7 +43,7 @@ class ExportedFiles(Items):
         """Remove a file and its `.json`.
 
         Raises:
-            RlrunError: there is no such number.
+            RlrunError: there is no file of this number.
         """
         super().delete(handle)
         path = self.path_of(handle)
@@ -51,25 +51,26 @@ class ExportedFiles(Items):
 
 
 class OnnxExport(Callback):
-    """Write `PREFIX<number>.onnx` now and then; training pauses for a second or two, and its numbers stay the same.
+    """Export the policy during training as `PREFIX<number>.onnx`; training pauses for a second or two.
 
-    A file gets its name after it answered edge values as its policy does; `rlrun export-onnx` proves more. A file
-    that cannot be written is a warning, and training continues.
+    The numbers of training do not change. A file gets its name only after it acted as its policy on extreme inputs;
+    `rlrun export-onnx` checks more. If a file cannot be written, a warning is logged and training continues.
 
     Args:
-        agent: whose policy it is.
+        agent: with the policy.
         env: its environment.
-        every: environment steps (updates, where there is no collector); 0 = only at the end of training, where there
-            is always one, and when `export` is called.
-        stochastic: whether actions are drawn, by noise that is an input.
-        keep: files that stay, the newest; None = all.
-        metadata: further entries for the files, names to texts.
-        directory: folder of the files, which one run may use at a time; None = `exports/` of the run.
-        prefix: what the names of files begin with.
+        every: environment steps (updates, if there is no collector) between files; 0 = only at the end of training,
+            when a file is always written, and when `export` is called.
+        stochastic: sample actions, by noise that is an input.
+        keep: number of files to keep, the newest; None = all.
+        metadata: further entries for the files, name -> text.
+        directory: folder of the files, used by one run at a time; None = `exports/` of the run.
+        prefix: beginning of the files' names.
 
     Raises:
-        ConfigError: a number is out of range, metadata are no texts by name, the prefix is no beginning of a file's
-            name.
+        ConfigError: a number is out of range, a name of the metadata is not a text, or the prefix cannot begin a
+            file's name.
+        RequestError: the agent cannot be exported.
         MissingExtra: a package is not installed.
     """
 
@@ -103,7 +104,7 @@ class OnnxExport(Callback):
         self.metadata = {key: str(value) for key, value in (metadata or {}).items()}
         self.items: ExportedFiles | None = None
         self._about: dict[str, Any] = {}
-        self.count = 0  # exports asked for, each the number of its file
+        self.count = 0  # number of exports so far, and of the newest file
         self._axis, self._newest, self._due = 0, 0, following(0, every)
         self.training = False
         self._unwrapper: Unwrapper | None = None
@@ -118,7 +119,7 @@ class OnnxExport(Callback):
             self._about["run"] = str(run_dir.absolute())
             self.items = self._files(run_dir)
             for handle in [item.handle for item in self.items.items() if item.handle > self.count]:
-                self.items.delete(handle)  # of updates that were lost, and will be made again
+                self.items.delete(handle)  # from updates after the checkpoint, which will be repeated
             self._axis, self.training = update if step is None else step, True
 
     def _files(self, run_dir: Path) -> ExportedFiles:
@@ -161,10 +162,10 @@ class OnnxExport(Callback):
             self._requests.get()[1].set_exception(RlrunError("training is over"))
 
     def export(self, metadata: Mapping[str, str] | None = None) -> Item:
-        """Export now and return the file; to be called by the thread that trains.
+        """Export now and return the file; call it from the training thread.
 
         Raises:
-            RlrunError: it cannot be written, or nothing is being trained.
+            RlrunError: the file cannot be written, or no training is in progress.
         """
         if not self.training or self.items is None:
             raise RlrunError("nothing is being trained whose policy could be exported")
@@ -177,10 +178,10 @@ class OnnxExport(Callback):
             raise RlrunError(problem) from error
 
     def export_threadsafe(self, metadata: Mapping[str, str] | None = None) -> Item:
-        """Export at the end of the current update and wait for the file; to be called by any other thread.
+        """Export at the end of the current update and wait for the file; call it from any other thread.
 
         Raises:
-            RlrunError: it cannot be written, or training ended meanwhile.
+            RlrunError: the file cannot be written, or training ended meanwhile.
         """
         future: Future[Item] = Future()
         self._requests.put((dict(metadata or {}), future))
@@ -189,7 +190,7 @@ class OnnxExport(Callback):
         return future.result()
 
     def _answer(self, metadata: Mapping[str, str], future: Future[Item]) -> None:
-        """Export for a future; training continues after a failure."""
+        """Export and set the result of a future; training continues after a failure."""
         try:
             future.set_result(self.export(metadata))
         except RlrunError as error:
@@ -217,10 +218,10 @@ class OnnxExport(Callback):
 
 
 def write_file(agent: Any, outer: Outer, path: Path, metadata: Mapping[str, Any], *, stochastic: bool) -> None:
-    """Write the file of a policy after it answered edge values as the policy does.
+    """Write the file of a policy, if it acts as the policy on extreme inputs.
 
     Raises:
-        RlrunError: the policy cannot be exported, or the file would act otherwise.
+        RlrunError: the policy cannot be exported, or the file would act differently.
     """
     agent = thaw(freeze(agent))  # on the CPU, and apart from training
     with restored_generators():

@@ -1,6 +1,6 @@
 """A policy as one function of arrays, from the environment's observations to its actions.
 
-A client deals in the environment's own numbers: choices counted from `start`, actions within the bounds.
+Inputs and outputs are in the environment's own numbers: choices count from `start`, actions are within the bounds.
 """
 
 import math
@@ -24,20 +24,20 @@ from rlrun.ops import distributions
 
 Role = Literal["observation", "state", "epsilon", "action", "next_state"]
 Convert = Callable[[Tensor], Tensor]
-TINY = 1e-7  # float32 holds 1 less this
-UNKNOWN = ("uint16", "uint32", "uint64")  # to torch's exporter
+TINY = 1e-7  # 1 - TINY is below 1 in float32
+UNKNOWN = ("uint16", "uint32", "uint64")  # types that torch's exporter does not support
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output.
+    """An input or output of an exported file.
 
     Attributes:
-        name: in the file; the part of a composite space follows a dot.
-        role: what it stands for.
-        shape: of one env; the file has the number of envs in front.
-        dtype: as numpy names it.
-        space: what is known of the numbers: kind, bounds, number of choices, where counting starts.
+        name: in the file; parts of a composite space are named after a dot.
+        role: its meaning.
+        shape: of one env; the file has the number of envs as the first dimension.
+        dtype: numpy's name of the type.
+        space: properties of the numbers: kind, bounds, number of choices, first choice.
     """
 
     name: str
@@ -47,19 +47,19 @@ class Port:
     space: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what FILE.json says of it."""
+        """Return its entry in FILE.json."""
         return {"name": self.name, "role": self.role, "shape": list(self.shape), "dtype": self.dtype, **self.space}
 
 
 class Outer(NamedTuple):
-    """The spaces of an environment, one env, as its own clients see them."""
+    """The Gymnasium spaces of one env, in the environment's own form."""
 
     observation: gymnasium.Space[Any]
     action: gymnasium.Space[Any]
 
     @classmethod
     def of(cls, spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]) -> "Outer":
-        """Return spaces of observations and actions without the state of a game's rules, which no policy reads."""
+        """Return the spaces without the state of a game's rules, which no policy reads."""
         observation, action = spaces
         if isinstance(observation, gymnasium.spaces.Dict) and RULES_STATE in observation.spaces:
             parts = {name: part for name, part in observation.spaces.items() if name != RULES_STATE}
@@ -68,12 +68,12 @@ class Outer(NamedTuple):
 
 
 class Graph(nn.Module):
-    """An agent as a client meets it: tensors [N, …] in the order of `inputs`, and as many as `outputs` come out.
+    """An agent as a module for export: tensors [N, …] in the order of `inputs` -> tensors in the order of `outputs`.
 
     Args:
-        agent: with `respond`; moved to the CPU before.
+        agent: with `respond`, already on the CPU.
         outer: the environment's own spaces.
-        stochastic: whether actions are drawn, by normal noise that the client gives.
+        stochastic: sample actions, by normal noise that is an input.
 
     Raises:
         RequestError: the agent cannot be exported.
@@ -93,7 +93,7 @@ class Graph(nn.Module):
             from_gymnasium(outer.observation, "the observation space"),
             from_gymnasium(outer.action, "the action space", action=True),
         )
-        self.held = nn.ModuleList(_modules(agent))  # so that their weights become the file's
+        self.held = nn.ModuleList(_modules(agent))  # registered, so that their weights are in the file
         read, written = observations(outer.observation), actions(outer.action)
         self._readers = [convert for _, convert in read]
         self._writers = [convert for _, convert in written]
@@ -102,7 +102,7 @@ class Graph(nn.Module):
         self.outputs = [port for port, _ in written]
         for path, value in self._state:
             shape, dtype = tuple(value.shape[1:]), value.dtype.name
-            alike = value.size and (value[0] == value.flat[0]).all()  # then one number will do
+            alike = value.size and (value[0] == value.flat[0]).all()  # if so, one number describes the initial state
             initial = float(value.flat[0]) if alike else value[0].tolist()
             self.inputs.append(Port(named("state", path), "state", shape, dtype, {"initial": initial}))
             self.outputs.append(Port(named("next_state", path), "next_state", shape, dtype, {}))
@@ -112,7 +112,7 @@ class Graph(nn.Module):
             self.inputs.append(Port("epsilon", "epsilon", (self.width,), "float32", {"drawn": "standard normal"}))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return actions, and the state after them where there is one."""
+        """Return the actions, followed by the next recurrent state, if any."""
         return self._respond(inputs, dealing(inputs[-1] if self.width else None))
 
     def _respond(self, inputs: Sequence[Tensor], noise: distributions.Source) -> tuple[Tensor, ...]:
@@ -126,7 +126,7 @@ class Graph(nn.Module):
         return (*written, *(value for _, value in flat(after)))
 
     def blank(self, envs: int) -> list[Tensor]:
-        """Return inputs of zeros; choices are at their first."""
+        """Return inputs [N, …] of zeros, or of the first choice."""
         inputs = []
         for port in self.inputs:
             value = torch.zeros((envs, *port.shape), dtype=getattr(torch, port.dtype))
@@ -134,7 +134,7 @@ class Graph(nn.Module):
         return inputs
 
     def _measure(self) -> int:
-        """Return how many random numbers an action takes."""
+        """Return the number of random numbers that an action needs."""
         width = 0
 
         def count(kind: distributions.Kind, like: Tensor) -> Tensor:
@@ -148,9 +148,9 @@ class Graph(nn.Module):
 
 
 def dealing(epsilon: Tensor | None) -> distributions.Source:
-    """Return a source of random numbers that deals out the columns of standard normal noise [N, A] in turn.
+    """Return a source of random numbers that hands out the columns of standard normal noise [N, W] in turn.
 
-    Gumbel numbers are made of them: -log(-log u), where u is the share of smaller normal numbers.
+    Gumbel noise is computed from it: -log(-log u), where u is the normal distribution function of a number.
     """
     dealt = 0
 
@@ -169,31 +169,31 @@ def dealing(epsilon: Tensor | None) -> distributions.Source:
 
 
 def _modules(agent: Any) -> list[nn.Module]:
-    """Return the modules that an agent holds, those that networks only borrow among them, each once."""
+    """Return the outermost modules of an agent, including those that networks refer to without owning them."""
     modules = modules_of(vars(agent).values())
     inner = {id(part) for module in modules for part in module.modules() if part is not module}
     return [module for module in modules if id(module) not in inner]
 
 
 def flat(tree: Tree) -> list[tuple[str, Any]]:
-    """Return the leaves of a tree of arrays with their paths; none of None."""
+    """Return the leaves of a tree of arrays with their paths; None has no leaves."""
     return [] if tree is None else list(spaces.flat(tree).items())
 
 
 def nested(paths: Sequence[str], values: Sequence[Any]) -> Tree:
-    """Return the tree whose leaves lie at some paths; None where there are none."""
+    """Return the tree with values at paths; None without paths."""
     if not paths:
         return None
     return values[0] if list(paths) == [""] else spaces.nest(dict(zip(paths, values, strict=False)))
 
 
 def named(role: str, path: str) -> str:
-    """Return the name of a part, as in `observation.camera`."""
+    """Return the name of a part in a file, such as `observation.camera`."""
     return f"{role}.{path}" if path else role
 
 
 def observations(space: gymnasium.Space[Any]) -> list[tuple[Port, Convert]]:
-    """Return the inputs that an observation comes by, each with what makes it what networks read."""
+    """Return the inputs for an observation, each with the conversion to the numbers that networks read."""
     pairs = []
     ours = dict(leaves(from_gymnasium(space, "the observation space")))
     for path, leaf in walk(space):
@@ -210,7 +210,7 @@ def _reader(dtype: torch.dtype, start: Array) -> Convert:
 
 
 def actions(space: gymnasium.Space[Any]) -> list[tuple[Port, Convert]]:
-    """Return the outputs that an action consists of, each with what makes it of a policy's own action."""
+    """Return the outputs of an action, each with the conversion from a policy's own action."""
     pairs = []
     for path, leaf in walk(space):
         whole = not isinstance(leaf, gymnasium.spaces.Box) or leaf.dtype.kind != "f"
@@ -226,13 +226,13 @@ def _choice_writer(space: Any) -> Convert:
 
 
 def _box_writer(space: gymnasium.spaces.Box) -> Convert:
-    """Return what maps [-1, 1] to the bounds; rounding never leaves them."""
+    """Return a function from [-1, 1] to the bounds; rounding never exceeds them."""
     whole = space.dtype.kind != "f"  # type: ignore[union-attr]
     dtype = torch.float64 if whole else getattr(torch, space.dtype.name)  # type: ignore[union-attr]
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         return lambda action: action.to(torch.int64 if whole else dtype)
     low, high = (torch.as_tensor(bound.astype(np.float64)) for bound in (space.low, space.high))
-    half, middle = 0.5 * high - 0.5 * low, 0.5 * high + 0.5 * low  # no overflow for huge bounds
+    half, middle = 0.5 * high - 0.5 * low, 0.5 * high + 0.5 * low  # halved first: huge bounds do not overflow
     low, high, half, middle = (bound.to(dtype) for bound in (low, high, half, middle))
     if whole:
         return lambda action: ((action * half + middle).round().clamp(low, high)).to(torch.int64)

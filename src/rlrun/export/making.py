@@ -1,4 +1,4 @@
-"""Export the policy of a run; equivalent to `rlrun export-onnx`. From a graph to the bytes of a file and FILE.json."""
+"""Export the policy of a run as an ONNX file with FILE.json; equivalent to `rlrun export-onnx`."""
 
 import importlib.resources
 import io
@@ -46,21 +46,21 @@ from rlrun.nn import Decoder
 from rlrun.runs.directory import RunDir
 from rlrun.runs.trust import remember, require_trusted
 
-DRAWN = 72  # inputs of a network that both answer
-TRACED = 3  # envs of the inputs that are traced; any number is taken in the end
-ENVS = "envs"  # what the number of them is called
+DRAWN = 72  # random inputs on which a file and its network are compared
+TRACED = 3  # envs in the example inputs for tracing; the file takes any number
+ENVS = "envs"  # name of the batch dimension
 DOMAIN = "rlrun"
 OPSET = 18
 
 
 @dataclass
 class Export:
-    """A policy's file.
+    """An exported policy.
 
     Attributes:
-        path: of the file; `path` + `.json` says what it is.
-        about: what that says.
-        size: bytes.
+        path: of the file; `path` + `.json` describes it.
+        about: the content of that .json.
+        size: of the file in bytes.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class Export:
     size: int
 
     def describe(self) -> str:
-        """Return in a few lines what was written and what was found."""
+        """Return a few lines about the file and its parity with the policy."""
         parity = self.about["parity"]
         lines = [f"{self.path} ({sized(self.size)}; checkpoint {self.about['checkpoint']})"]
         lines.append(
@@ -91,23 +91,23 @@ def export_onnx(
     network: str | None = None,
     trust: bool = False,
 ) -> Export:
-    """Write the policy of a run as a file that needs no `rlrun`, and prove that it acts the same.
+    """Write the policy of a run as an ONNX file that runs without `rlrun`, and verify that it acts the same.
 
-    Of a run without an agent a network is written; held-out data prove that it answers the same. A policy that learned
-    from data alone is compared on their observations.
+    The file and the policy are compared on the observations of an episode, or of the data if the policy learned from
+    data alone. A run without an agent exports a network, which is compared on held-out data.
 
     Args:
         run: a run directory.
-        output: the file; by default `exports/policy.onnx` of the run. Beside it lie `FILE.json` and `play_onnx.py`.
+        output: the file; by default `exports/policy.onnx` of the run. `FILE.json` and `play_onnx.py` lie beside it.
         checkpoint: `latest`, `best`, or a number of environment steps.
-        stochastic: draw actions, by noise that is an input, in place of the best ones.
-        seed: of the episode whose observations both answer.
-        network: config path of a network, in place of the policy; None = the policy, or the only network.
-        trust: build it though it was not made here, and remember that.
+        stochastic: sample actions, by noise that is an input, instead of the best ones.
+        seed: of the episode on which file and policy are compared.
+        network: config path of a network to export instead; None = the policy, or the only network.
+        trust: build the run even if it was made elsewhere, and remember that it is trusted.
 
     Raises:
         RequestError: no such run or checkpoint, a package is missing, or the policy cannot be exported.
-        RlrunError: file and policy do not act the same; nothing was written.
+        RlrunError: file and policy act differently; nothing was written.
     """
     where = RunDir.open(run).checkpoint(checkpoint)
     require("export-onnx")
@@ -141,7 +141,7 @@ def export_onnx(
 
 
 def _network(parts: Judged, where: Path, about: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-    """Return the bytes of a network's file, and what is known of it."""
+    """Return the bytes of a network's file, and the content of FILE.json."""
     rows, agent = _inputs(parts, about["seed"]), NetworkAgent(parts.network)
     with evaluation_mode(parts.network):
         graph = Graph(agent, outer_of(parts.network, rows))
@@ -153,10 +153,10 @@ def _network(parts: Judged, where: Path, about: dict[str, Any]) -> tuple[bytes, 
 
 
 def _inputs(parts: Judged, seed: int) -> Tree:
-    """Return what a network is exported with: the noise of a decoder or a generator, else held-out rows.
+    """Return example inputs for a network: noise for a decoder or a generator, else held-out rows.
 
     Raises:
-        RequestError: no data are held out, or the network reads several columns as arguments of their own.
+        RequestError: there are no held-out data, or the network takes several columns as separate arguments.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -172,7 +172,7 @@ def _inputs(parts: Judged, seed: int) -> Tree:
 
 
 def _place(parts: Restored, output: Path | str | None, name: str) -> Path:
-    """Return the path of the file; its folder is there."""
+    """Return the path of the file, in an existing folder."""
     path = parts.directory.exports / name if output is None else Path(output).absolute()
     if output is None:
         try:
@@ -189,7 +189,7 @@ def _place(parts: Restored, output: Path | str | None, name: str) -> Path:
 
 
 def _described(policy: Restored, where: Path, graph: Graph) -> dict[str, Any]:
-    """Return what is known of a policy before it acts."""
+    """Return the entries of FILE.json that are known before the policy acts."""
     env_steps, updates = (int(number) for number in where.name.split("-")[:2])
     git = policy.about.get("git")
     git = git if isinstance(git, dict) else {}
@@ -212,7 +212,7 @@ def _sources(policy: Restored) -> list[str]:
     """Return the stored memories that a run learned from.
 
     Raises:
-        RequestError: it names none.
+        RequestError: its config names none.
     """
     sources = OmegaConf.select(policy.config, "memory.import", default=None)
     if not sources:
@@ -223,7 +223,7 @@ def _sources(policy: Restored) -> list[str]:
 def _recorded(
     policy: Frozen, agent: Agent, env: Any, graph: Graph, seed: int
 ) -> tuple[list[Columns], dict[str, Any] | None]:
-    """Return observations of a policy, and the episode that they come from; None of one that learned from data alone.
+    """Return observations of a policy, and the episode that they come from; None for observations of stored data.
 
     seed: of the episode.
     """
@@ -232,14 +232,14 @@ def _recorded(
     recorder = Recorder(agent, graph)
     options: dict[str, Any] = {"max_steps": policy.max_steps, "explore": graph.stochastic}
     if env.plays_both:
-        options["opponents"] = {"any": "random"}  # returns of self-play compare nobody
+        options["opponents"] = {"any": "random"}  # in self-play the return would say nothing
     with Stage(env, episodes=1, seed=seed, **options) as stage:
         played, _ = stage.play(recorder)
     return recorder.rows, {"seed": seed, "return": played.returns[0], "length": played.lengths[0]}
 
 
 def _parity(run: Run, reference: Reference, rows: Sequence[Columns], seed: int) -> dict[str, Any]:
-    """Return the differences of a file and its policy on recorded observations and at edges."""
+    """Return the differences between a file and its policy on recorded observations and on extreme inputs."""
     parity = compare(run, reference, rows, seed=seed)
     edge = compare(run, reference, edges(reference.graph), seed=seed, lenient=True)
     return {
@@ -252,7 +252,7 @@ def _parity(run: Run, reference: Reference, rows: Sequence[Columns], seed: int) 
 
 
 def said_of_env(about: Mapping[str, Any]) -> str:
-    """Return what FILE.json says of the environment, as text that is trusted or not."""
+    """Return the environment in FILE.json as text, by which trust is recorded."""
     return json.dumps(finite(about.get("env")), sort_keys=True, default=str)
 
 
@@ -271,7 +271,7 @@ def _write(path: Path, data: bytes, about: Mapping[str, Any]) -> None:
 
 
 def require(place: str, *packages: str) -> None:
-    """Refuse early where packages are not installed; without any named, what it takes to write ONNX files.
+    """Refuse early if packages are not installed; by default those that write ONNX files.
 
     Raises:
         MissingExtra: a package is not installed.
@@ -284,7 +284,7 @@ def require(place: str, *packages: str) -> None:
 
 
 def traced(graph: Graph) -> torch.export.ExportedProgram:
-    """Return a graph as a program of tensors for any number of environments.
+    """Trace a graph with torch.export, for any number of environments.
 
     Raises:
         RequestError: some part of it cannot be traced.
@@ -309,8 +309,8 @@ def onnx_bytes(graph: Graph, about: Mapping[str, Any], *, version: int) -> bytes
 
     Args:
         graph: the policy.
-        about: the metadata, `env_steps` among them; only numbers and texts are written, as texts.
-        version: of the model: a number that grows from one file to the next.
+        about: the metadata, including `env_steps`; only numbers and texts are written, as texts.
+        version: of the model; it increases from one file to the next.
 
     Raises:
         RequestError: some part of the graph cannot be traced.
@@ -346,7 +346,7 @@ def onnx_bytes(graph: Graph, about: Mapping[str, Any], *, version: int) -> bytes
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what exporters say of packages that they could use, too."""
+    """Suppress the exporters' messages about optional packages."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -358,7 +358,7 @@ def _quiet() -> Iterator[None]:
 
 
 def interface(graph: Graph) -> dict[str, Any]:
-    """Return what goes into a file and what comes out."""
+    """Return the description of a file's inputs and outputs for FILE.json."""
     return {
         "stochastic": graph.stochastic,
         "inputs": [port.to_json() for port in graph.inputs],
@@ -369,7 +369,10 @@ def interface(graph: Graph) -> dict[str, Any]:
 
 
 def environment(config: Any) -> dict[str, Any]:
-    """Return what `play_onnx.py` makes the environment of, from the config of a run, unresolved."""
+    """Return the settings from which `play_onnx.py` makes the environment.
+
+    config: of the run, unresolved.
+    """
     whole = OmegaConf.create(config)
     node: Any = {} if whole.env is None else OmegaConf.to_container(whole.env, resolve=True)
     around = [wrapper for wrapper in (node.get("around") or {}).values() if wrapper is not None]
@@ -388,7 +391,7 @@ def environment(config: Any) -> dict[str, Any]:
 
 
 def _is_in_file(wrapper: Any) -> bool:
-    """Return True for Gymnasium's Normalize wrappers: the file has their statistics, and needs no rewards."""
+    """Return True for Gymnasium's Normalize wrappers: the file contains their statistics and ignores rewards."""
     target = wrapper.get("_target_") if isinstance(wrapper, Mapping) else None
     named = isinstance(target, str) and target.rpartition(".")[2] in [kind.__name__ for kind in NORMALIZE]
     return named and find_target(target, "env.wrappers") in NORMALIZE

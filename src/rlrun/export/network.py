@@ -1,4 +1,4 @@
-"""A network in place of a policy: held-out data are what it observes, and what it returns stands for an action."""
+"""A network in place of a policy: held-out data are its observations, and its output is the action."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from rlrun.export.graph import Outer
 
 
 class NetworkAgent(PolicyAgent):
-    """A network that a file holds as it would hold a policy."""
+    """An agent around a network, so that it is exported like a policy."""
 
     policy: Any
 
@@ -23,10 +23,10 @@ class NetworkAgent(PolicyAgent):
 
 
 def outer_of(network: torch.nn.Module, rows: Tree) -> Outer:
-    """Return the spaces of what a network takes, tensors [N, …], and of what it returns.
+    """Return the spaces of a network's inputs, tensors [N, …], and of its outputs.
 
     Raises:
-        RequestError: it does not take these, or returns neither a tensor nor tensors by name.
+        RequestError: the network does not take these inputs, or returns neither a tensor nor tensors by name.
     """
     try:
         with torch.no_grad():

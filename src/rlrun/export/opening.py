@@ -1,4 +1,4 @@
-"""Open an exported policy with the environment that it acts in."""
+"""Open an exported policy with its environment."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,12 +28,12 @@ from rlrun.runs.directory import CHECKPOINT, RunDir
 from rlrun.runs.trust import require_remembered
 
 SUFFIX = ".onnx"
-NEWER = ("opset version", "IR version")  # messages of an onnxruntime that is too old for a file
-PRIMARY = "episodes"  # the config of episodes in an environment that overrides name
+NEWER = ("opset version", "IR version")  # in messages of an onnxruntime that is too old for a file
+PRIMARY = "episodes"  # primary config for episodes in an environment that overrides choose
 NAMING = ("env", "env.id", "env.target")
 LIMIT = "evaluation.max_steps"
-VARIED = ("env.kwargs", "env.reset_options")  # what may differ in an evaluation of a run
-SEARCH = "algorithm.search."  # likewise, of one that searches
+VARIED = ("env.kwargs", "env.reset_options")  # keys that may differ in an evaluation of a run
+SEARCH = "algorithm.search."  # these too, for algorithms that search
 ENV = ("id", "target", "kwargs", "reset_options", "wrappers", "vectorization")  # keys of an environment in FILE.json
 BLANK: dict[str, Any] = {
     "_target_": "rlrun.env.make",
@@ -52,15 +52,15 @@ class Exported:
         path: of the file.
         about: the content of FILE.json.
         agent: its policy.
-        env: the env that others are copied from; it takes the environment's own actions.
-        max_steps: of an episode, or None.
+        env: a template that envs are copied from; it takes the environment's own actions.
+        max_steps: limit of an episode, or None.
     """
 
     def __init__(self, path: Path, data: bytes, about: Mapping[str, Any], config: DictConfig) -> None:
         session = _session(path, data)
         self.path, self.about = path, about
         self.max_steps: int | None = config.evaluation.max_steps
-        self.wrappers: States = {}  # the file has what they learned
+        self.wrappers: States = {}  # the file contains their statistics
         self.env: Env = _worker(config)
         try:
             self.agent = FileAgent(session, about, Outer.of(self.env.outer), path.name)
@@ -70,7 +70,7 @@ class Exported:
 
     @property
     def checkpoint(self) -> str:
-        """The name of its checkpoint, if FILE.json names it; else its own name."""
+        """Name of the exported checkpoint, if FILE.json has it; otherwise of the file."""
         name = self.about.get("checkpoint")
         return name if isinstance(name, str) and CHECKPOINT.fullmatch(name) else self.path.name
 
@@ -81,10 +81,10 @@ class Exported:
         return steps if isinstance(steps, int) else 0
 
     def require(self, *, checkpoint: str | Sequence[str], stochastic: bool, epsilon: float | None = None) -> None:
-        """Refuse options of runs that a file cannot follow.
+        """Refuse options that only apply to run directories.
 
         Raises:
-            RequestError: naming the first.
+            RequestError: naming the first such option.
         """
         if checkpoint not in ("latest", ["latest"]):
             raise RequestError(f"--checkpoint goes with a run directory; {self.path.name} is of one checkpoint")
@@ -102,7 +102,7 @@ def is_export(path: Path | str) -> bool:
 
 
 def refuse_overrides(run: Path | str, overrides: Iterable[str]) -> None:
-    """Refuse overrides that a run with an environment of its own does not take, with a RequestError."""
+    """Refuse overrides that do not apply to a run with its own environment, with a RequestError."""
     for override in _settings(overrides):
         if not override.startswith((*(f"{place}." for place in VARIED), SEARCH)) and has_env(run):
             keys = " and ".join(f"{place}.KEY=VALUE" for place in VARIED)
@@ -114,13 +114,13 @@ def refuse_overrides(run: Path | str, overrides: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def frozen_in(run: Path | str, overrides: Iterable[str], *, act: str) -> Iterator[Frozen]:
-    """Open a run in its own environment, or one that learned from data alone in the one that overrides name.
+    """Open a run in its own environment; for a run from data, overrides choose the environment.
 
-    overrides: that `refuse_overrides` admits.
+    overrides: those that `refuse_overrides` accepts.
     act: the command, for messages.
 
     Raises:
-        RequestError: the run has no agent, or overrides name no environment though it has none.
+        RequestError: the run has no agent, or has no environment and overrides choose none.
     """
     overrides, place = listed(overrides), place_of(run)
     if has_env(place) or not has_agent(place):
@@ -130,7 +130,7 @@ def frozen_in(run: Path | str, overrides: Iterable[str], *, act: str) -> Iterato
         changed = configuration.load(RunDir.open(place).config) if varied else None
         packaged = changed is None or str(OmegaConf.select(changed, "env._target_")).startswith("rlrun.")
         for key, value in varied.items():
-            own = key if packaged else key.replace("env.kwargs.", "env.", 1)  # arguments of a class of the user's
+            own = key if packaged else key.replace("env.kwargs.", "env.", 1)  # arguments of the user's own class
             for where in (own, f"evaluation.{key}"):
                 OmegaConf.update(changed, where, value, force_add=True)  # type: ignore[arg-type]
         with frozen(place, elsewhere=changed, changes=search) as policy:
@@ -147,7 +147,7 @@ def frozen_in(run: Path | str, overrides: Iterable[str], *, act: str) -> Iterato
 
 
 def _require_keys(run: Path, search: Mapping[str, Any]) -> None:
-    """Refuse settings of a search that a run has not, with a RequestError."""
+    """Refuse settings of a search that a run lacks, with a RequestError."""
     config = configuration.load(RunDir.open(run).config) if search else None
     known = OmegaConf.select(config, SEARCH[:-1]) if config is not None else None
     for key in search:
@@ -160,7 +160,7 @@ def _require_keys(run: Path, search: Mapping[str, Any]) -> None:
 
 
 def _of_environments(overrides: Sequence[str], subject: str) -> list[Override]:
-    """Return overrides that name an environment, or change it; refuse others."""
+    """Return overrides that choose or change an environment; refuse others with a RequestError."""
     parsed = parse(overrides)
     for override in parsed:
         if override.key.partition(".")[0] != "env" and override.key != LIMIT:
@@ -169,13 +169,13 @@ def _of_environments(overrides: Sequence[str], subject: str) -> list[Override]:
 
 
 def _named(overrides: Sequence[Override]) -> DictConfig:
-    """Return the config of episodes in the environment that overrides name."""
+    """Return the config for episodes in the environment that overrides choose."""
     roots = ("num_envs", "env", "evaluation")
     return configuration.compose([override.text for override in overrides], primary=PRIMARY, roots=roots).config
 
 
 def _settings(overrides: Iterable[str]) -> list[str]:
-    """Return overrides as a list, or refuse a second run or file among them."""
+    """Return overrides as a list; refuse a second run or file among them."""
     for override in (overrides := listed(overrides)):
         if "=" not in override and not override.startswith("~"):
             raise RequestError(
@@ -191,16 +191,16 @@ def exported(path: Path | str, overrides: Iterable[str] = (), *, trust: bool = F
     Args:
         path: of the file; `path` + `.json` describes it.
         overrides: of a command line: another environment, or changes to the one that the file names.
-        trust: make the environment that FILE.json names though it was not written here, and remember that.
+        trust: make the environment even if FILE.json was written elsewhere, and remember that it is trusted.
 
     Raises:
-        RequestError: the file cannot be read or acts in another environment, this is not trusted or cannot be made, or
-            a package is missing.
+        RequestError: the file cannot be read or does not fit the environment, the environment is not trusted or cannot
+            be made, or a package is missing.
     """
     path, parsed = place_of(path), _of_environments(_settings(overrides), "an exported policy")
     require("a policy that is an .onnx file", "onnxruntime")
     data, about = _read(path)
-    own = any(override.key in NAMING for override in parsed)  # then nothing is built that the file names
+    own = any(override.key in NAMING for override in parsed)  # if so, nothing from FILE.json is built
     if not own:
         said = [(path.with_name(f"{path.name}.json"), said_of_env(about))]
         require_remembered(path, said, trust, "its environment was not named here", ", or name another one: env=NAME")
@@ -214,7 +214,7 @@ def exported(path: Path | str, overrides: Iterable[str] = (), *, trust: bool = F
 
 
 def file_policy(path: Path | str) -> tuple[FileAgent, Outer]:
-    """Return the policy of a file and the spaces that FILE.json says; no environment is made.
+    """Return the policy of a file with the spaces in FILE.json, without making an environment.
 
     Raises:
         RequestError: the file or FILE.json cannot be read, or FILE.json does not describe it.
@@ -264,10 +264,10 @@ def _read(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def _config(path: Path, about: Mapping[str, Any], overrides: Sequence[Override]) -> DictConfig:
-    """Return the config of the environment that the file names, with overrides.
+    """Return the config of the environment in FILE.json, with overrides applied.
 
     Raises:
-        RequestError: no environment is named, or its config is wrong.
+        RequestError: FILE.json names no environment, or its config is wrong.
     """
     section = about.get("env", {})
     if section.get("id") is None and section.get("target") is None:
@@ -283,7 +283,7 @@ def _config(path: Path, about: Mapping[str, Any], overrides: Sequence[Override])
 
 
 def _chosen(path: Path, about: Mapping[str, Any], overrides: Sequence[Override]) -> DictConfig:
-    """Return the config of the environment that overrides name.
+    """Return the config of the environment that overrides choose.
 
     Raises:
         ConfigError: an override is wrong.
@@ -297,7 +297,7 @@ def _chosen(path: Path, about: Mapping[str, Any], overrides: Sequence[Override])
 
 
 def _worker(config: DictConfig) -> Env:
-    """Return one env that takes the environment's own actions, as its copies do."""
+    """Return a template env that takes the environment's own actions."""
     env = Builder(config).get("env")
     if not isinstance(env, Env):
         raise RequestError(f"env: wanted an environment, got a {type(env).__name__}")

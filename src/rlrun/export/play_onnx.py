@@ -19,8 +19,8 @@ class Policy:
 
     Args:
         file: path of the .onnx file, its bytes, or an open session.
-        about: what its .json file says; by default that is read.
-        seed: of the noise that a stochastic policy acts by.
+        about: the content of its .json file, which is read by default.
+        seed: of the noise of a stochastic policy.
     """
 
     def __init__(self, file: Any, about: Any = None, seed: int = 0) -> None:
@@ -36,20 +36,20 @@ class Policy:
         self.reset()
 
     def reset(self, envs: int = 1) -> None:
-        """Begin episodes in so many environments."""
+        """Begin episodes in a number of environments."""
         self.state = {
             port["name"]: np.broadcast_to(np.asarray(port["initial"], port["dtype"]), (envs, *port["shape"]))
             for port in self.inputs["state"]
         }
 
     def act(self, observation: Any) -> Any:
-        """Return an action for one observation, both as the environment has them."""
+        """Return the action for one observation, both in the environment's own form."""
         outputs = self.run({name: np.asarray(value)[None] for name, value in parts("observation", observation)})
         values = {port["name"]: outputs[port["name"]][0].astype(port["env_dtype"]) for port in self.actions}
         return values["action"] if list(values) == ["action"] else nested(self.about["action"], values, "action")
 
     def run(self, observations: dict[str, Any]) -> dict[str, Any]:
-        """Return the outputs for observations [N, ...] by name, and keep the state after them."""
+        """Return the outputs for observations [N, ...] by name; the recurrent state is kept for the next call."""
         ports = self.inputs["observation"]
         inputs = {port["name"]: np.asarray(observations[port["name"]]).astype(port["dtype"]) for port in ports}
         envs = len(next(iter(inputs.values())))
@@ -66,7 +66,7 @@ def session(file: Any) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # errors are raised; what is logged of them holds names as the file has them
+    options.log_severity_level = 4  # errors are raised anyway; logged ones would contain the file's own names
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
@@ -83,7 +83,7 @@ def parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def nested(kinds: Any, values: dict[str, Any], name: str) -> Any:
-    """Put named arrays into the dict or tuple that the environment takes."""
+    """Return named arrays as the dict or tuple that the environment takes."""
     if isinstance(kinds, dict):
         return {key: nested(kind, values, f"{name}.{key}") for key, kind in kinds.items()}
     if isinstance(kinds, list):
@@ -92,8 +92,8 @@ def nested(kinds: Any, values: dict[str, Any], name: str) -> Any:
 
 
 def episode(policy: Any, env: Any, seed: int, max_steps: int | None = None, options: Any = None) -> tuple[float, int]:
-    """Play one episode; return its rewards added up, and its steps."""
-    observation, _ = env.reset(seed=seed, options=copy.deepcopy(options))  # it may change them
+    """Play one episode; return the sum of its rewards and its number of steps."""
+    observation, _ = env.reset(seed=seed, options=copy.deepcopy(options))  # a reset may change its options
     policy.reset()
     total, steps, episode_end = 0.0, 0, False
     while not episode_end and (max_steps is None or steps < max_steps):

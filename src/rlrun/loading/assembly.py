@@ -1,4 +1,4 @@
-"""What every command that builds parts does first: set up the process, and find what has a state."""
+"""First steps of every command that builds parts: set up the process, check the parts, and find those with a state."""
 
 import functools
 import inspect
@@ -33,11 +33,11 @@ from rlrun.training.trainer import Trainer
 
 SHARED = ("num_envs", "env.num_envs", "loader.batch", "loader.minibatch", "loader.phase_minibatch", "memory.length")
 LOADERS = (ReplayLoader, RolloutLoader, PhasicLoader, JointLoader)
-IN_BATCHES = ("rlrun.memory.ReplayLoader", "rlrun.memory.DatasetLoader")  # parts of a JointLoader
+IN_BATCHES = ("rlrun.memory.ReplayLoader", "rlrun.memory.DatasetLoader")  # loaders inside a JointLoader
 
 
 def shares(config: DictConfig) -> dict[str, Any]:
-    """Return the values that differ between what a config says of all ranks and what this one has.
+    """Return the config values of this rank that differ from those of all ranks together, such as its share of envs.
 
     Raises:
         ConfigError: a number cannot be shared evenly, or a key wants one rank.
@@ -66,10 +66,10 @@ def shares(config: DictConfig) -> dict[str, Any]:
 
 
 def require_shareable(trainer: Trainer, built: Mapping[str, Any]) -> None:
-    """Refuse parts that would decide by a share what is to be decided for all.
+    """Refuse parts that compute something for the whole run from one rank's share of the data.
 
     Raises:
-        ConfigError: naming the first.
+        ConfigError: naming the first such part.
     """
     count = distributed.world_size()
     if count == 1:
@@ -94,7 +94,7 @@ def require_shareable(trainer: Trainer, built: Mapping[str, Any]) -> None:
 
 
 def require_paid(trainer: Trainer, built: Mapping[str, Any]) -> None:
-    """Refuse bonuses that nobody is paid: neither a hook nor another adaptor reads rewards.
+    """Refuse intrinsic bonuses without effect: no hook and no other adaptor reads rewards.
 
     Raises:
         ConfigError: naming the adaptor.
@@ -109,10 +109,12 @@ def require_paid(trainer: Trainer, built: Mapping[str, Any]) -> None:
 
 
 def require_rows(builder: Builder, trainer: Trainer, name: str) -> None:
-    """Refuse a stored memory, imported by a callback, that gives no batches: nobody else adds rows to its table.
+    """Refuse an imported memory that gives no batches, if it is the only source of rows for its table.
+
+    name: of the callback that imported it.
 
     Raises:
-        ConfigError: naming its source, or the length of windows that no episode has.
+        ConfigError: it has no rows, or no episode is as long as the loader's windows.
     """
     table: Any = trainer.callbacks[name].table  # type: ignore[attr-defined]
     here = [part for part in builder.built.values() if getattr(part, "table", None) is table]
@@ -131,21 +133,21 @@ def require_rows(builder: Builder, trainer: Trainer, name: str) -> None:
             raise ConfigError(f"{key}: wanted at most {longest}, the steps of the longest episode, got {part.length}")
 
 
-_locks = [threading.Lock()]  # the last one counts; a forked process lacks the thread that may hold it
+_locks = [threading.Lock()]  # the last one is used; after a fork the thread that held the first may be missing
 os.register_at_fork(after_in_child=lambda: _locks.append(threading.Lock()))
-_inside: ContextVar[bool] = ContextVar("inside", default=False)  # also of a run's own threads, such as one that acts
+_inside: ContextVar[bool] = ContextVar("inside", default=False)  # also in threads of the run, such as one that acts
 
 
 def prepare_process(config: DictConfig) -> str:
-    """Set threads and precision of this process; return the device as used.
+    """Set the threads and the precision of this process; return the device, with `auto` resolved.
 
-    What bf16 asks for is no matter of the process, but of updates: `rlrun.nn.MixedPrecision`.
+    bf16 is applied later, in each update: `rlrun.nn.MixedPrecision`.
 
     Args:
         config: of a run.
 
     Raises:
-        RequestError: the device is not there.
+        RequestError: the device is not available.
     """
     torch.set_num_threads(int(config.threads))
     _pools().limit(limits=int(config.threads), user_api="blas")  # numpy in environments
@@ -163,7 +165,7 @@ def prepare_process(config: DictConfig) -> str:
 
 
 def _pools() -> ThreadpoolController:
-    """Return the libraries with threads of their own; to look for them takes milliseconds, and only imports add any."""
+    """Return the libraries with own thread pools; cached until the next import, as the search takes milliseconds."""
     return _pools_among(len(sys.modules))
 
 
@@ -173,18 +175,18 @@ def _pools_among(modules: int) -> ThreadpoolController:
 
 
 def set_precision(precision: str) -> None:
-    """Set the precision of matrix products of this process."""
+    """Set the precision of float32 matrix products in this process."""
     torch.set_float32_matmul_precision("highest" if precision == "bf16" else precision)
 
 
 def process_as_set_up(device: str) -> dict[str, Any]:
-    """Return what `prepare_process` made of this process, for a manifest."""
+    """Return the device, GPU and threads of this process, for a manifest."""
     return {"device": device, "gpu": gpu(device), "threads": torch.get_num_threads()}
 
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Let other calls wait that set what belongs to the whole process; what such a call does itself does not wait."""
+    """Lock the settings of the whole process during a `with` block; nested blocks do not wait."""
     if _inside.get():
         yield
         return
@@ -198,9 +200,9 @@ def one_at_a_time() -> Iterator[None]:
 
 @contextmanager
 def process_restored() -> Iterator[None]:
-    """Leave threads, precision and random generators of the process in the end as they were before.
+    """Restore threads, precision and random generators of the process at the end of a `with` block.
 
-    Other threads that do the same wait until then.
+    Other threads that enter such a block wait until then.
     """
     with one_at_a_time(), _restored():
         yield
@@ -211,7 +213,7 @@ def _restored() -> Iterator[None]:
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     states = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    with _pools().limit(), torch.random.fork_rng(devices):  # without limits: the end restores what was there
+    with _pools().limit(), torch.random.fork_rng(devices):  # no new limits, but the old ones are restored at the end
         try:
             yield
         finally:
@@ -222,23 +224,24 @@ def _restored() -> Iterator[None]:
 
 
 def builder_of(config: DictConfig, *, recorded: RecordedSpaces | None = None, **used: Any) -> Builder:
-    """Return a builder of a config in which `auto` is what this process really uses.
+    """Return a builder of a config in which some keys have the values that this process uses.
 
-    recorded: in place of the environment, which is not made then.
+    recorded: spaces that replace the environment, which is then not made.
+    used: key -> value, such as the device in place of `auto`.
     """
     live = pickle.loads(pickle.dumps(config))  # a copy, in a fifth of the time
     for key, value in used.items():
         OmegaConf.update(live, key, value, force_add=True)
     if recorded is not None:
         builder = Builder(live)
-        if OmegaConf.select(live, "env") is None:  # the data are not read again
+        if OmegaConf.select(live, "env") is None:  # a run from data: do not read the data again
             builder.built[spaces_path(live)] = recorded.spaces
         else:
             builder.built["env"] = recorded
         return builder
     target = OmegaConf.select(live, "env._target_")
     kind = find_target(target, "env") if isinstance(target, str) and not target.startswith("rlrun.") else None
-    if isinstance(kind, type) and issubclass(kind, gymnasium.Env):  # as if env.target named it
+    if isinstance(kind, type) and issubclass(kind, gymnasium.Env):  # treat it as `env.target`
         env = plain(live.env)
         of_ours = inspect.signature(find_target(env["_replaces_"], "env")).parameters if "_replaces_" in env else ()
         kept = {name: env[name] for name in of_ours if name in env}
@@ -250,16 +253,16 @@ def builder_of(config: DictConfig, *, recorded: RecordedSpaces | None = None, **
 
 
 def spaces_path(config: DictConfig) -> str:
-    """Return the path of the node that makes the spaces: `spaces`, or the one that it refers to."""
+    """Return the path of the node that defines the spaces: `spaces`, or the node that it links to."""
     node = plain(config).get("spaces")
     return node[2:-1] if isinstance(node, str) and node.startswith("${") else "spaces"
 
 
 def stateful(built: dict[str, Any]) -> dict[str, Stateful]:
-    """Return every built part that has a state, each once, by its shortest config path.
+    """Return every built part that has a state, by its shortest config path.
 
-    A table's sampler and ejector are left out with all that was built beneath them: what they know of
-    the table's rows makes no sense without these, so it is in the table's own state.
+    A table's sampler and ejector, and all parts inside them, are left out: the table's own state includes theirs, as
+    it describes the table's rows.
     """
     by_id: dict[int, tuple[str, Stateful]] = {}
     tables = [part for part in built.values() if isinstance(part, Table)]
@@ -272,10 +275,12 @@ def stateful(built: dict[str, Any]) -> dict[str, Stateful]:
 
 
 def restore_part(part: Stateful, state: Any, place: str) -> None:
-    """Give a part the state that a checkpoint holds of it.
+    """Load the state of a part from a checkpoint.
+
+    place: of the state, for messages.
 
     Raises:
-        RunDirError: it does not fit.
+        RunDirError: the state does not fit the part.
     """
     try:
         part.load_state_dict(state)

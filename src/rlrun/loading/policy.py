@@ -1,6 +1,6 @@
-"""Open a run, and build its policy as it was at a checkpoint: what is evaluated, looked at and exported.
+"""Open a run and build its policy from a checkpoint, to evaluate, play or export it.
 
-Commands ask `rlrun.runs.trust` before.
+Commands check with `rlrun.runs.trust` first.
 """
 
 import os
@@ -46,7 +46,7 @@ REQUIRED = ("seed", "device", "threads", "precision", "stop")  # read before any
 
 
 class Arrival(NamedTuple):
-    """A run directory, and what it says."""
+    """An opened run directory with its config and manifest."""
 
     directory: RunDir
     config: DictConfig  # unresolved, as it was saved
@@ -55,7 +55,7 @@ class Arrival(NamedTuple):
 
 @contextmanager
 def arrived(run: Path | str) -> Iterator[Arrival]:
-    """Open a run that is trusted; other threads that build parts wait until the `with` block ends.
+    """Open a trusted run; other threads that build parts wait until the `with` block ends.
 
     Raises:
         RequestError: there is no such run, or its config or manifest is damaged.
@@ -78,7 +78,7 @@ def arrived(run: Path | str) -> Iterator[Arrival]:
 
 
 def check_saved(config: DictConfig, path: Path) -> None:
-    """Refuse values of the wrong kind, also where they come out of interpolations."""
+    """Refuse values of the wrong kind in a saved config, also those of interpolations."""
     tree = plain(config)
     for name in REQUIRED:
         if name not in tree:
@@ -97,7 +97,7 @@ def check_saved(config: DictConfig, path: Path) -> None:
 
 
 class Restored:
-    """Parts of a run, built once; `take` gives them the state of a checkpoint.
+    """Parts of a run, built once; `take` loads the state of a checkpoint into them.
 
     Attributes:
         config: of the run, unresolved.
@@ -111,26 +111,26 @@ class Restored:
         self.directory, self.config, self.about = arrival
 
     def _prepared(self, device: str | None) -> str:
-        """Set up the process as the run's config says; return the device, which may be another one."""
+        """Set up the process by the run's config, with another device if one is given; return the device."""
         config = self.config if device is None else OmegaConf.merge(self.config, {"device": device})
         return prepare_process(cast(DictConfig, config))
 
     def take(self, where: Path) -> None:
-        """Give the parts the state of a checkpoint.
+        """Load the state of a checkpoint into the parts.
 
         Raises:
-            RunDirError: it is damaged, or does not fit.
+            RunDirError: the checkpoint is damaged, or does not fit.
         """
         states = load(where, self._parts)
         for path, part in self._parts.items():
             restore_part(part, states[path], f"{where}: part '{path}'")
 
     def take_only(self, where: Path) -> None:
-        """Give the parts the state of the one checkpoint that was asked for.
+        """Load the state of the requested checkpoint, and suggest another one if it is damaged.
 
         Raises:
-            RequestError: it is damaged; the message names the newest of the others that is not.
-            RunDirError: all are.
+            RequestError: it is damaged; the message names the newest intact one.
+            RunDirError: all checkpoints are damaged.
         """
         try:
             self.take(where)
@@ -155,18 +155,18 @@ class Frozen(Restored):
 
     Args:
         arrival: the run.
-        device: where the policy goes; None = as in the run.
+        device: of the policy; None = as in the run.
         only_acts: make no environment, if the manifest has its spaces.
-        elsewhere: config of an environment in place of the run's; a run that learned from data alone has none.
-        changes: of other keys of its config.
+        elsewhere: config of an environment in place of the run's; a run from data has none of its own.
+        changes: new values of other config keys.
 
     Attributes:
-        agent: what acts.
-        env: what its own envs are copied from, never stepped; `RecordedSpaces` of a policy that only acts.
-        max_steps: of an episode of the run's evaluations, or None.
+        agent: the policy as an agent.
+        env: a template that envs are copied from, never stepped; `RecordedSpaces` of a policy that only acts.
+        max_steps: limit of an episode in the run's evaluations, or None.
         epsilon: probability of a sampled action in the run's evaluations.
-        opponents: of the run's evaluations, by name.
-        wrappers: states of the environment's wrappers at the checkpoint that was taken.
+        opponents: in the run's evaluations, by name.
+        wrappers: states of the environment's wrappers at the loaded checkpoint.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Frozen(Restored):
         except BuildError:
             if recorded is None:
                 raise
-            builder, agent, env = self._built(device, None)  # a part reads more of the environment than its spaces
+            builder, agent, env = self._built(device, None)  # some part needs the environment itself
         limit: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
         if alone:
             env = recorded or RecordedSpaces(describe_spaces(builder.get("spaces")), str(self.directory.manifest))
@@ -211,17 +211,17 @@ class Frozen(Restored):
         self.epsilon: float = OmegaConf.select(arrival.config, "evaluation.epsilon") or 0.0
         named = OmegaConf.select(arrival.config, "evaluation.opponents")
         self.opponents: dict[str, Any] = dict(builder.get("evaluation.opponents")) if named else {}
-        # Environments begin a new episode; open ones of the run stay with it. An agent that has never acted has no
+        # Episodes start anew here, so the open ones of the run are not loaded. An agent that has never acted has no
         # state in the checkpoint.
         built = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
         if OmegaConf.select(arrival.config, "checkpoint.parts") is not None:
-            built.pop("agent", None)  # its counters, which only say how it explores
+            built.pop("agent", None)  # its state only has counters for exploration
         self._parts = {path: part for path, part in built.items() if not (alone and f"{path}.".startswith("agent."))}
-        self.wrappers: States = {}  # of the environment, at the checkpoint
+        self.wrappers: States = {}  # states of the environment's wrappers at the checkpoint
 
     def take(self, where: Path) -> None:
         super().take(where)
-        stored = "env" in read_manifest(where).parts  # a policy of data alone was trained in none
+        stored = "env" in read_manifest(where).parts  # a policy from data was trained without an environment
         self.wrappers = wrappers_in(load(where, ["env"])["env"]) if stored else {}
 
     def _built(self, device: str, recorded: RecordedSpaces | None) -> tuple[Builder, Any, Any]:
@@ -231,10 +231,10 @@ class Frozen(Restored):
 
 
 def _require_fit(own: Spaces, env: Env, run: str) -> None:
-    """Refuse an environment that does not have the spaces of a policy; it may have more choices of actions.
+    """Refuse an environment whose spaces differ from those of a policy; more choices of actions are allowed.
 
     Raises:
-        SpaceError: naming both.
+        SpaceError: naming both spaces.
     """
     for role, more in (("observation", False), ("action", True)):
         wanted, here = getattr(own, role), getattr(env.spaces, role)
@@ -260,15 +260,15 @@ def _fits(own: Any, here: Any, *, more: bool) -> bool:
 
 
 class Judged(Restored):
-    """A network of a run, and what judges it by held-out data.
+    """A network of a run, and the validation that judges it by held-out data.
 
     Attributes:
         path: of the network in the config.
-        network: it.
-        validation: `callbacks.validation` of the run; None where there is none.
+        network: the network.
+        validation: `callbacks.validation` of the run, or None.
 
     Raises:
-        RequestError: there is no such network, several and none is named, or an agent acts and no data are held out.
+        RequestError: there is no such network, several and no name, or the run has an agent and no held-out data.
     """
 
     validation: Validation | None = None
@@ -299,17 +299,17 @@ class Judged(Restored):
             raise RequestError(f"--network {self.path}: {error}; {top} has the parts {names}") from None
 
     def judge(self) -> Validation:
-        """Return what judges by held-out data.
+        """Return the validation by held-out data.
 
         Raises:
-            RequestError: nothing does.
+            RequestError: the run has none.
         """
         if self.validation is None:
             raise RequestError(f"{self.directory.path}: no callbacks.validation judges by held-out data in this run")
         return self.validation
 
     def _named(self, network: str | None, validated: Any) -> str:
-        """Return the path of the network that was named, of the only one, or of that which is validated."""
+        """Return the path of the named network; by default the only one, or the one that is validated."""
         networks = plain(self.config).get("networks") or {}
         paths = [f"networks.{name}" for name, node in networks.items() if node is not None]
         if network is None and (only := paths if len(paths) == 1 else [p for p in paths if validated == f"${{{p}}}"]):
@@ -323,22 +323,22 @@ class Judged(Restored):
 
 @contextmanager
 def judged(run: Path | str, network: str | None = None, *, device: str | None = None) -> Iterator[Judged]:
-    """Open a run, and build a network and what judges it; arguments as of `frozen`.
+    """Open a run, and build a network with its validation; other arguments as of `frozen`.
 
-    network: path in the config, such as networks.classifier, or of a part, such as networks.vae.decoder; None = the
-        only one, or else that which is validated.
+    network: path in the config, such as networks.classifier, or of a module in one, such as networks.vae.decoder;
+        None = the only one, or else the one that is validated.
     """
     with process_restored(), arrived(run) as arrival:
         yield Judged(arrival, network, device)
 
 
 def has_env(run: Path | str) -> bool:
-    """Return True if a run has an environment; one that learns from data alone has none."""
+    """Return True if a run has an environment; a run from data has none."""
     return configuration.load(RunDir.open(run).config).get("env") is not None
 
 
 def has_agent(run: Path | str) -> bool:
-    """Return True if a run has an agent; one that learns from data alone may have none."""
+    """Return True if a run has an agent; a run from data may have none."""
     return configuration.load(RunDir.open(run).config).get("agent") is not None
 
 
@@ -351,14 +351,14 @@ def frozen(
     elsewhere: DictConfig | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> Iterator[Frozen]:
-    """Open a run, build its agent and environment, and close them in the end.
+    """Open a run, build its agent and environment, and close them at the end of the `with` block.
 
     Args:
         run: a run directory.
-        device: where the policy goes; None = as in the run.
+        device: of the policy; None = as in the run.
         only_acts: make no environment, if the manifest has its spaces.
         elsewhere: config of an environment in place of the run's.
-        changes: of other keys of its config.
+        changes: new values of other config keys.
 
     Raises:
         RequestError: there is no such run, or it is damaged.
