@@ -17,8 +17,8 @@ from rlrun.core.machine import main_memory
 from rlrun.core.spaces import Box, Spaces, leaves
 from rlrun.loading.assembly import process_restored, stateful
 
-IMAGE = 96  # pixels of a side above which `check` reports an image
-LAYER = 5_000_000  # parameters above which it reports a layer
+IMAGE = 96  # pixels; `check` reports images with a longer side
+LAYER = 5_000_000  # parameters; it reports larger layers
 
 
 @process_restored()
@@ -27,7 +27,7 @@ def check(
 ) -> list[str]:
     """Build everything without stepping; return the results, one line each.
 
-    replay: play an episode twice, to see whether a resume would be exact.
+    replay: play an episode twice, to test whether a resume would be exact.
 
     Raises:
         RequestError: the first fault that prevents the run from starting.
@@ -70,7 +70,7 @@ def _replay(experiment: Experiment) -> str:
 
 
 def _large(spaces: Spaces | None, parts: Mapping[str, object]) -> Iterator[str]:
-    """Yield images and layers that are larger than they need to be."""
+    """Yield a line for each image and layer that is unusually large."""
     for path, leaf in leaves(spaces.observation) if spaces is not None else ():
         if isinstance(leaf, Box) and leaf.image and max(leaf.shape) > IMAGE:
             shape = " × ".join(map(str, leaf.shape))

@@ -1,7 +1,7 @@
 """List a run's checkpoints and their damage; the Python equivalent of `rlrun checkpoints`.
 
-Nothing is built, nothing that a config names is imported, and nothing is written. So untrusted and running runs can be
-listed, too.
+Listing is safe for untrusted and for running runs: it builds nothing, imports nothing that a config names, and writes
+nothing.
 """
 
 import os
@@ -29,11 +29,11 @@ class CheckpointReport:
         created: time in its manifest (ISO 8601), or None.
         evaluation: the newest evaluation at that point, or None.
         size: bytes in its own folder.
-        size_with_shared: with the segments of memories that it shares with other checkpoints.
-        latest: the pointer `latest` names it.
-        best: the pointer `best` names it.
-        parts: config path -> digest of the content; None where digests were not asked for, or it is damaged.
-        damage: its faults, a line each; without `verify` or `digest`, only of its manifest.
+        size_with_shared: bytes including the segments of memories that it shares with other checkpoints.
+        latest: whether the pointer `latest` names it.
+        best: whether the pointer `best` names it.
+        parts: config path -> digest of the content; None if digests were not requested, or the part is damaged.
+        damage: its faults, one line each; without `verify` and `digest`, only those of its manifest.
     """
 
     name: str
@@ -50,7 +50,7 @@ class CheckpointReport:
     damage: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return an object of the list that `rlrun checkpoints --json` prints."""
+        """Return its object in the list that `rlrun checkpoints --json` prints."""
         return {**vars(self), "path": str(self.path), "evaluation": finite(self.evaluation), "damage": [*self.damage]}
 
 
@@ -60,7 +60,7 @@ def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) 
     Args:
         run: a run directory; a process may be working on it.
         verify: compare every byte of every file with its hash; without it only manifests are read.
-        digest: compute a digest of each part's content, which reads everything, too.
+        digest: compute a digest of each part's content, which also reads every byte.
 
     Raises:
         RunDirError: it is not a run, or its folder cannot be read. Damaged checkpoints are in the list.

@@ -32,9 +32,9 @@ class Difference(NamedTuple):
     """The differences between two runs, by name.
 
     Attributes:
-        config: keys of the config, without those that only refer to others.
+        config: keys of the config, except links to other keys.
         circumstances: source, machine, versions of packages.
-        outcome: of training.
+        outcome: results of training.
     """
 
     config: dict[str, Pair]
@@ -79,7 +79,7 @@ def diff(left: Path | str, right: Path | str) -> Difference:
 def _flat(about: Mapping[str, Any]) -> dict[str, Any]:
     packages = about.get("packages")
     facts = {name: about.get(name) for name in CIRCUMSTANCES}
-    if facts["resume"] == "exact":  # equal to an uninterrupted run
+    if facts["resume"] == "exact":  # the same as an uninterrupted run
         facts["resume"] = None
     return {**facts, **(packages if isinstance(packages, dict) else {})}
 
@@ -89,7 +89,7 @@ def _pairs(
 ) -> dict[str, Pair]:
     """Return the pairs in which two mappings differ, in the order of the first, then of the second.
 
-    first, second: what set each value, where that is known.
+    first, second: the file or override that set each value, if known.
     """
     pairs = {}
     for name in dict.fromkeys([*left, *right]):

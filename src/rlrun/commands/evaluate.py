@@ -1,4 +1,4 @@
-"""Episodes of a finished run's policy, or of an exported one; the Python equivalent of `rlrun eval`."""
+"""Evaluate a run's policy or an exported one by episodes; the Python equivalent of `rlrun eval`."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from rlrun.loading.policy import Frozen, has_agent, judged
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.trust import require_trusted
 
-ALL = "all"  # checkpoints
+ALL = "all"  # stands for all checkpoints
 Run = os.PathLike[str] | str
 
 
@@ -28,10 +28,10 @@ class EvaluationReport(Evaluation):
     """Episodes of a run's frozen policy, and its checkpoint.
 
     Attributes:
-        run, checkpoint: the run's folder, and the name of the checkpoint's. For an exported policy its file, and the
-            checkpoint that it was exported from (if unknown, the file's name).
+        run, checkpoint: the run's folder, and the name of the checkpoint's folder. For an exported policy, its file and
+            the checkpoint that it was exported from (if unknown, the file's name).
         env_steps: at the checkpoint; 0 if an exported policy lacks them.
-        latest, best: whether the pointer of this name names it.
+        latest, best: whether the pointer of this name points to the checkpoint.
         seed: of the first episode.
         videos: files that were written.
         damage: why no episode was played, or None.
@@ -74,7 +74,7 @@ class EvaluationReport(Evaluation):
         return about | {name: finite(value) for name, value in numbers.items()}
 
     def _games(self) -> dict[str, Any]:
-        """Return the opponent and the side of each episode, and the results of each, where there are some."""
+        """Return the opponent and side of each episode with the results against each; empty if it is not a game."""
         scores = [
             {"opponent": score.opponent or None, "side": score.side or None, "episodes": len(score.returns)}
             | score.shares
@@ -85,7 +85,7 @@ class EvaluationReport(Evaluation):
 
     @property
     def outcomes(self) -> list[bool]:
-        """Whether each episode succeeded, for those whose success the environment reports."""
+        """Whether each episode succeeded, if the environment reports it."""
         return [success for success in self.successes if success is not None]
 
     def describe(self) -> str:
@@ -105,7 +105,7 @@ class EvaluationReport(Evaluation):
 
 
 def _score(score: Score) -> str:
-    """Return the results of games in words, such as `first against random 5, 1, 0`."""
+    """Return results of games as text: `first against random 5, 1, 0`."""
     against = f"against {score.opponent}" if score.opponent else ""
     return " ".join(filter(None, (score.side, against, ", ".join(map(str, score.counts)))))
 
@@ -156,26 +156,26 @@ def evaluate(
         checkpoint: `latest`, `best`, or a number of environment steps; a list of these, or `["all"]`.
         episodes: how many; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode.
-        stochastic: sample actions as in training, in place of the best ones.
-        epsilon: probability of a sampled action in place of the best one; None = the run's evaluation.epsilon, or
-            0 if stochastic.
-        video: a folder for one video an episode; of several checkpoints, each gets a folder in it.
-        videos: how many of the first episodes are filmed; None = all.
+        stochastic: sample actions as in training, instead of the best ones.
+        epsilon: probability of a sampled action instead of the best one; None = the run's evaluation.epsilon, or 0 if
+            stochastic.
+        video: folder for one video per episode; with several checkpoints, each gets a subfolder.
+        videos: number of first episodes to film; None = all.
         form: of videos: mp4 (default) or gif.
-        network: config path of the network that is judged by held-out data; None = the only one, if there is no agent.
-        opponents: in a game, `random`, `perfect`, a number of moves that it looks ahead, or a run; or a mapping of
-            names to them. `episodes` are played against each. None = those of the run's evaluation.opponents.
-        trust: build runs though they were not made here, and remember that.
-        overrides: of a run `env.kwargs.KEY=VALUE` and `env.reset_options.KEY=VALUE`, which vary its environment. For
-            an exported policy, they also choose another one; for a run that learned from data alone, they name one.
+        network: config path of a network to judge by held-out data; None = the only one, if there is no agent.
+        opponents: in a game, `random`, `perfect`, a number of moves to look ahead, or a run; or a mapping from names
+            to these. `episodes` are played against each. None = those of the run's evaluation.opponents.
+        trust: build runs even if they were made elsewhere, and remember that they are trusted.
+        overrides: for a run, `env.kwargs.KEY=VALUE` and `env.reset_options.KEY=VALUE`, which vary its environment. For
+            an exported policy, they may also choose another environment; for a run from data, they choose one.
 
     Returns:
-        An `EvaluationReport`, or a `ValidationReport` of a network. For a list of checkpoints one for each; if one is
-        damaged, the others are still played.
+        An `EvaluationReport`, or a `ValidationReport` for a network; for a list of checkpoints, a list of these. If one
+        of several checkpoints is damaged, the others are still evaluated.
 
     Raises:
-        RequestError: no such run or checkpoint, it is not trusted, videos cannot be made, or the one
-            checkpoint is damaged.
+        RequestError: no such run or checkpoint, it is not trusted, videos cannot be made, or the only checkpoint is
+            damaged.
     """
     run = place_of(run)
     if is_export(run):
@@ -268,7 +268,7 @@ def _chosen(run: RunDir, overrides: str | list[str]) -> list[Path]:
 
 
 def _report(policy: Frozen, where: Path, stage: Stage, *, single: bool) -> EvaluationReport:
-    """Play the episodes of a checkpoint; one of several is taken first, and its damage is reported."""
+    """Play the episodes of a checkpoint; if there are several, load it first and report its damage."""
     run, evaluation, videos, damage = policy.directory, Evaluation([], [], []), list[Path](), None
     try:
         if not single:

@@ -1,4 +1,4 @@
-"""What a config promises of its run, and whether a finished run keeps it: `rlrun train --expect`."""
+"""Promised results in a config, and the check that a finished run keeps them: `rlrun train --expect`."""
 
 import math
 from collections.abc import Mapping
@@ -12,17 +12,17 @@ from rlrun.loading.policy import frozen
 from rlrun.runs.directory import RunDir
 from rlrun.runs.progress import number_of, progress, values_of
 
-EPISODES = 20  # fresh ones
-LAST = 10  # the last tenth of a metric's records counts
+EPISODES = 20  # new episodes for the return
+LAST = 10  # only the last tenth of a metric's records counts
 BOUNDS = ("at_least", "at_most")
-KEYS = ("return", "metrics", "env_steps", "seeds")  # env_steps and seeds say for what a preset promises its return
+KEYS = ("return", "metrics", "env_steps", "seeds")  # a preset promises its return for these env_steps and seeds
 
 
 def promises(config: Any) -> dict[str, dict[str, float]]:
-    """Return the bounds of each promised number of a config, `return` among them.
+    """Return the bounds of each number that a config promises, such as `return`.
 
     Raises:
-        ConfigError: there is none, or a key or a bound is not known.
+        ConfigError: it promises nothing, or a key or a bound is unknown.
     """
     expect = _block("expect", config.get("expect"))
     for key in expect:
@@ -65,15 +65,15 @@ def _number(place: str, value: Any) -> float:
 
 
 def check(run: Path, bounds: Mapping[str, Mapping[str, float]], config: Any = None) -> list[tuple[bool, str]]:
-    """Return for each promise whether a run keeps it, and one line.
+    """Return, for each promise, whether a run keeps it, and a line of text.
 
-    The return is the mean of 20 fresh episodes of the best checkpoint, in games against each of the run's opponents. A
-    metric is the mean of the last tenth of its records. A number that is not finite keeps no promise.
+    The return is the mean of 20 new episodes of the best checkpoint, in games against each of the run's opponents. A
+    metric is the mean of the last tenth of its records. NaN and infinity break a promise.
 
     Args:
         run: directory of a finished run.
         bounds: as `promises` returns them.
-        config: from which the user trained the run; the names in it are trusted.
+        config: from which the user trained the run; names in it are trusted.
 
     Raises:
         RequestError: the run never logged a promised metric.

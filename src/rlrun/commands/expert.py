@@ -1,4 +1,4 @@
-"""The policy of a finished run as an expert, whose episodes are stored."""
+"""The policy of a finished run as an expert that collects demonstrations."""
 
 from typing import Any
 
@@ -16,17 +16,17 @@ from rlrun.runs.trust import require_remembered, said_by
 
 
 class Expert:
-    """The policy of a run or of an exported file, by its best actions.
+    """The policy of a run or of an exported file, with its best actions.
 
     Args:
-        run: what `rlrun.load` takes: RUN, RUN@best, RUN@STEP or FILE.onnx.
+        run: as for `rlrun.load`: RUN, RUN@best, RUN@STEP or FILE.onnx.
         spaces: of the environment.
-        stochastic: draw actions while they are stored, as in training.
-        learned: what the network has in whose place the expert would act.
+        stochastic: sample actions while episodes are stored, as in training.
+        learned: arguments of a trained network, if the config puts the expert in place of one, which is refused.
 
     Raises:
         RequestError: there is no such run, or it is not trusted.
-        ConfigError: another policy is trained; or the expert's is recurrent, or knows other spaces.
+        ConfigError: the algorithm trains a policy, the expert is recurrent, or its spaces differ.
     """
 
     def __init__(self, run: str, spaces: Spaces, *, stochastic: bool = False, **learned: Any) -> None:
@@ -49,6 +49,6 @@ class Expert:
         self.agent, self.stochastic = policy.agent, stochastic
 
     def act(self, observation: Tree, explore: bool = False) -> Tree | Tensor:
-        """Return policy actions for observations, trees of tensors [N, …]; in evaluations the best ones."""
+        """Return actions for observations, trees of tensors [N, …]; without `explore`, the best ones."""
         response = self.agent(to_arrays(observation), explore=explore and self.stochastic)
         return to_tensors(response["action"])

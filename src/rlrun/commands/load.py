@@ -32,20 +32,20 @@ class Policy:
         name: of the run and checkpoint, or of the file.
         observation_space, action_space: Gymnasium's, of one environment.
         recurrent: whether it has a state.
-        agent: what acts, on observations [N, …] in the numbers of networks.
+        agent: the agent, which acts on observations [N, …] in the form that networks read.
     """
 
     def __init__(self, agent: Agent, outer: Outer, name: str) -> None:
         self.agent, self.name = agent, name
         self.observation_space, self.action_space = outer
         self.recurrent = initial_state(agent, 1) is not None
-        self._draws = agent.stochastic if isinstance(agent, FileAgent) else None  # None: as the caller wants
+        self._draws = agent.stochastic if isinstance(agent, FileAgent) else None  # None: the caller chooses
         self._space = from_gymnasium(outer.observation, "the observation space")
         self._leaves = [_Leaf(path, leaf) for path, leaf in walk(outer.observation)]
         self._keys = containers(outer.observation)
-        self._count = 0  # observations of the newest batch, for which the next three are
+        self._count = 0  # size of the newest batch, for which the next three attributes are prepared
         self._initial: Tree = None
-        self._shapes: list[tuple[str, tuple[int, ...]]] = []  # of its parts
+        self._shapes: list[tuple[str, tuple[int, ...]]] = []  # of the parts of the state
         self._to_env: Any = None
         network = getattr(agent, "policy", None)
         if isinstance(network, nn.Module):
@@ -59,13 +59,13 @@ class Policy:
         deterministic: bool = True,
         episode_start: Any = None,
     ) -> tuple[Any, Tree | None]:
-        """Return an action for an observation, or actions [N, …] for a batch, and the state after it.
+        """Return the action for an observation, or actions [N, …] for a batch, and the next state.
 
         Args:
-            observation: as the environment gives it; its shape says whether it is one observation or a batch.
-            state: the one that the call before returned; None at the start of an episode.
-            deterministic: the best action in place of a drawn one, which uses torch's generator.
-            episode_start: flags [N]; the state of these observations is the initial one.
+            observation: as the environment gives it; its shape shows whether it is one observation or a batch.
+            state: from the previous call; None at the start of an episode.
+            deterministic: return the best action; otherwise sample one by torch's generator.
+            episode_start: flags [N]; the state is reset where they are true.
 
         Raises:
             RequestError: the observation or the state does not fit.
@@ -88,12 +88,12 @@ class Policy:
     def _resize(self, count: int) -> None:
         self._initial = initial_state(self.agent, count)
         self._shapes = [(path, value.shape) for path, value in flat(self._initial)] if self.recurrent else []
-        if not isinstance(self.agent, FileAgent):  # whose actions are the environment's already
+        if not isinstance(self.agent, FileAgent):  # a file's actions are already in the environment's form
             self._to_env = action_writer(self.action_space, count)
         self._count = count
 
     def _read(self, observation: Any) -> tuple[Tree, int, bool]:
-        """Return the observation as networks read it [N, …], N, and whether it was a single one."""
+        """Return the observation [N, …] as networks read it, N, and whether it was a single one."""
         arrays, sizes = [], set()
         if self._keys and (key := _surplus(observation, self._keys)):
             raise self._refusal(f"the observation has a part '{key}'")
@@ -139,7 +139,7 @@ class Policy:
 
 
 class _Leaf:
-    """A part of observations: where it is, and what it has to be."""
+    """A part of observations: its place and its space."""
 
     def __init__(self, path: str, space: Any) -> None:
         self.what = f"the observation's part '{path}'" if path else "the observation"
@@ -151,10 +151,10 @@ class _Leaf:
         self.bounds = None if choices is None else (first, first + np.asarray(choices) - 1)
 
     def read(self, observation: Any) -> tuple[Array, int | None]:
-        """Return the part as networks read it [N, …], and N; None for a single observation.
+        """Return the part [N, …] as networks read it, and N; N is None for a single observation.
 
         Raises:
-            ValueError: it does not fit; the text says how.
+            ValueError: it does not fit; the message is the reason.
         """
         for key in self.keys:
             try:
@@ -176,7 +176,7 @@ class _Leaf:
         return self._convert(array[None] if single else array), None if single else len(array)
 
     def _require_range(self, array: Array) -> None:
-        """Refuse whole numbers that are no choice, or that the space's type cannot hold."""
+        """Refuse whole numbers outside the choices or outside the space's dtype."""
         bounds: Any = self.bounds
         if bounds is None and not self.real and array.dtype != self.dtype and array.dtype.kind != "b":
             bounds = (0, 1) if self.dtype.kind == "b" else (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max)
@@ -185,8 +185,8 @@ class _Leaf:
 
 
 def _surplus(observation: Any, keys: Any) -> str:
-    """Return a key of dicts in an observation that its space has not; keys: as `containers` gives them."""
-    if not isinstance(keys, dict) or not isinstance(observation, dict | Mapping):  # the first is faster
+    """Return a key in an observation's dicts that the space lacks, or ""; keys: as `containers` returns them."""
+    if not isinstance(keys, dict) or not isinstance(observation, dict | Mapping):  # testing dict first is faster
         return ""
     own = next((str(key) for key in observation if key not in keys), "")
     return own or next((name for key in keys if (name := _surplus(observation.get(key), keys[key]))), "")
@@ -199,12 +199,12 @@ def _first(action: Any) -> Any:
 def load(run: os.PathLike[str] | str, *, trust: bool = False, device: str | None = None) -> Policy:
     """Return the policy of a run or of an exported file.
 
-    An environment is made only if its wrappers learn.
+    An environment is made only if its wrappers have learned statistics.
 
     Args:
         run: RUN (its latest checkpoint), RUN@best, RUN@STEP, a result of `train`, or FILE.onnx.
-        trust: build the run though it was not made here, and remember that.
-        device: where the policy goes; None = as in the run.
+        trust: build the run even if it was made elsewhere, and remember that it is trusted.
+        device: of the policy; None = as in the run.
 
     Raises:
         RequestError: there is no such policy, it is damaged, or it is not trusted.

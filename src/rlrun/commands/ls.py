@@ -24,9 +24,9 @@ class RunRow:
         path: its folder.
         status: one of `STATUSES`.
         created: time in its manifest (ISO 8601), or None.
-        overrides: of its start.
+        overrides: from the start of the run.
         env_steps, updates, seconds, objective: numbers, or None if unknown.
-        summary: the content of `summary.json`; without one, the newest of these numbers from its metrics.
+        summary: the content of `summary.json`; without one, these numbers from its newest metrics.
     """
 
     path: str
@@ -40,7 +40,7 @@ class RunRow:
     summary: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return an object of the list that `rlrun ls --json` prints: the summary with these values."""
+        """Return its object in the list that `rlrun ls --json` prints: the summary with these values."""
         figures = {name: getattr(self, name) for name in FIGURES}
         about = {"path": self.path, "status": self.status, "created": self.created, "overrides": self.overrides}
         return {**self.summary, **figures, **about}
@@ -53,7 +53,7 @@ class RunRows(list[RunRow]):
     """The rows of a list of runs."""
 
     def to_pandas(self) -> Any:
-        """Return a pandas data frame, a row for each run; `evaluation.mean_return` is a column, as in `summary.json`.
+        """Return a pandas data frame with a row for each run; nested values have columns `evaluation.mean_return`.
 
         Raises:
             MissingExtra: pandas is not installed.
@@ -91,7 +91,7 @@ def ls(
     """Return a row for each run in a folder and its subfolders.
 
     Args:
-        folder: of one run, of a sweep, or above several.
+        folder: of a run, of a sweep, or one that contains runs.
         status: only runs with this status.
         match: only runs whose path or overrides contain each of these texts; numbers after `=` are compared as numbers.
         sort: one of `SORTS`; steps, returns and seconds in descending order.
@@ -134,7 +134,7 @@ def about(run: RunDir) -> RunRow:
 
 
 def _holds(content: str, text: str) -> bool:
-    """Return True if a text is part of another; numbers after `=` are compared as numbers."""
+    """Return True if `content` contains a text; numbers after `=` are compared as numbers."""
     spelled = [NUMBER.sub(lambda number: repr(float(number[0])), part) for part in (text, content)]
     return text in content or spelled[0] in spelled[1]
 
@@ -151,5 +151,5 @@ def _number(value: Any) -> int | float | None:
 
 
 def _last(value: int | float | None) -> tuple[bool, float]:
-    """Return a key that sorts numbers from the largest, and unknown ones last."""
+    """Return a sort key: largest numbers first, unknown ones last."""
     return value is None, -float(value or 0.0)

@@ -19,9 +19,9 @@ def opponents_of(opponents: Mapping[str, Any] | Iterable[str] | None, *, trust: 
     """Return opponents by name, for `evaluate` and `rlrun.callbacks.Evaluator`.
 
     Args:
-        opponents: name -> `random`, `perfect`, a number of moves that it looks ahead, an `rlrun.env.Opponent`, or what
-            `rlrun.load` takes: RUN, RUN@best, FILE.onnx. null leaves one out. Of a list, each is its own name.
-        trust: build runs though they were not made here, and remember that.
+        opponents: name -> `random`, `perfect`, a number of moves to look ahead, an `rlrun.env.Opponent`, or an
+            argument of `rlrun.load`: RUN, RUN@best, FILE.onnx. None leaves one out. In a list, each is its own name.
+        trust: build runs even if they were made elsewhere, and remember that they are trusted.
 
     Raises:
         RequestError: there is no such opponent or run, or a run is not trusted.
@@ -59,10 +59,10 @@ def _device(run: str) -> str | None:
 
 
 class RunPlayer:
-    """The policy of a run, by its best moves; another process loads it again.
+    """The policy of a run as an opponent, with its best moves; a copy in another process loads it again.
 
     Args:
-        run: what `rlrun.load` takes.
+        run: argument of `rlrun.load`.
         policy: its policy.
     """
 
@@ -87,7 +87,7 @@ class RunPlayer:
 
     @staticmethod
     def _shown(rules: Simulator, policy: Policy) -> Simulator | Positions:
-        """Return what gives a policy's observations, which have the position where it searches."""
+        """Return the simulator for a policy's observations; with the position, if the policy searches."""
         return Positions(rules) if RULES_STATE in getattr(policy.observation_space, "spaces", {}) else rules
 
     def _loaded(self) -> Policy:

@@ -15,10 +15,10 @@ RESULTS = {1: "the policy wins", 0: "a draw", -1: "you win"}
 
 
 class Person:
-    """Moves that somebody types, who sees each position before.
+    """An opponent whose moves a person types, after each position is printed.
 
     Args:
-        ask: returns the answer to a question.
+        ask: shows a question and returns the answer.
         say: called with each text to print.
     """
 
@@ -34,7 +34,7 @@ class Person:
         return Move(np.array([self._move(rules, take_rows(state, [row])) for row in range(len(draws))]))
 
     def _move(self, rules: Simulator, state: Tree) -> int:
-        """Return a move in one position; asks until it is allowed.
+        """Return a move in one position; ask until it is legal.
 
         Raises:
             RequestError: there are no more answers.
@@ -54,7 +54,7 @@ class Person:
             self.say(f"wanted one of {' '.join(moves)}")
 
     def watch(self, show: Callable[[], list[str]]) -> Callable[[Moment], None]:
-        """Return a watcher that says how each game ends; show: gives the lines of the position."""
+        """Return a watcher that prints the result of each game; show: returns the lines of the position."""
 
         def watch(moment: Moment) -> None:
             if moment.ending is not None:

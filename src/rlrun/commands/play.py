@@ -24,7 +24,7 @@ from rlrun.loading.policy import Frozen
 from rlrun.runs.directory import RunDir
 from rlrun.runs.trust import require_trusted
 
-COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # the only control sequence that is harmless: it styles text
+COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # the only harmless control sequence: colors and styles
 PLAIN = "\x1b[0m"
 
 
@@ -51,20 +51,20 @@ def play(
         episodes: how many; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode.
         checkpoint: `latest`, `best`, or a number of environment steps.
-        stochastic: sample actions as in training, in place of the best ones.
-        text: in the terminal, also where a window could be opened.
-        person: a game against you in the terminal, by typed moves.
-        tree: write a picture of the first search to this .svg file, of a policy that searches.
-        fps: steps a second; None = the environment's own rate.
-        trust: build it though it was not made here, and remember that.
-        overrides: of a run `env.kwargs.KEY=VALUE` and `env.reset_options.KEY=VALUE`, which vary its environment. For
-            an exported policy, they also choose another one; for a run that learned from data alone, they name one.
+        stochastic: sample actions as in training, instead of the best ones.
+        text: show it in the terminal, even if a window could be opened.
+        person: play against you in the terminal, by typed moves.
+        tree: .svg file for a picture of the first search, if the policy searches.
+        fps: steps per second; None = the environment's own rate.
+        trust: build the run even if it was made elsewhere, and remember that it is trusted.
+        overrides: for a run, `env.kwargs.KEY=VALUE` and `env.reset_options.KEY=VALUE`, which vary its environment. For
+            an exported policy, they may also choose another environment; for a run from data, they choose one.
         say: called with each text to print.
-        ask: returns what a person answers to a question.
+        ask: shows a question and returns the person's answer.
 
     Raises:
-        RequestError: no such run or checkpoint; it is damaged or not trusted; or its environment
-            can be shown neither in a window nor as text, or is no game against a person.
+        RequestError: no such run or checkpoint; it is damaged or not trusted; or its environment can be shown neither
+            in a window nor as text, or is not a game for a person.
     """
     unset_headless()
     with _policy(run, checkpoint, overrides, trust=trust, stochastic=stochastic) as policy:
@@ -78,10 +78,10 @@ def play(
             say(f"{tree}: a picture of the first search; {str(error).partition(';')[0].removeprefix('play: ')}")
             return report
         fps = fps or fps_of(policy.env)
-        look = lines_of if mode == "ansi" else lambda env: None  # the reset opens a window
+        look = lines_of if mode == "ansi" else lambda env: None  # a window opens at the reset
         how = "as text" if mode == "ansi" else "in a window"
         refusal = f"play: environment '{policy.env.name}' cannot be shown {how}"
-        shown = rendered_copy(policy.env, mode, look, refusal=refusal, fps=fps)  # a window keeps the rate itself
+        shown = rendered_copy(policy.env, mode, look, refusal=refusal, fps=fps)  # a window keeps its own frame rate
         with closing(shown) as screen, restored_generators():
             torch.manual_seed(seed)
             watch = viewer(screen, say, fps=fps, text=mode == "ansi")
@@ -120,10 +120,10 @@ def _policy(
 
 
 def _mode(env: Env, *, text: bool) -> str:
-    """Return how an environment is shown: `human`, in a window, or `ansi`, as text.
+    """Return the render mode: `human` for a window, or `ansi` for text.
 
     Raises:
-        RequestError: neither is possible; with an alternative.
+        RequestError: neither is possible; the message has an alternative.
     """
     modes = env.envs[0].metadata.get("render_modes") or () if env.envs else ("human", "ansi")
     hidden = os.environ.get("SDL_VIDEODRIVER") in ("dummy", "offscreen")
@@ -143,15 +143,15 @@ def _mode(env: Env, *, text: bool) -> str:
 
 
 def viewer(env: Env, say: Callable[[str], None], *, fps: float, text: bool) -> Callable[[Moment], None]:
-    """Return a watcher that shows each step for its duration, with the return so far.
+    """Return a watcher that shows each step at a frame rate, with the return so far.
 
     Args:
-        env: one env; in a window it draws itself.
+        env: one env; it draws its window itself.
         say: called with each text to print.
-        fps: steps a second.
+        fps: steps per second.
         text: print what the environment renders.
     """
-    due = 0.0  # when the next step may be shown, on the monotonic clock
+    due = 0.0  # monotonic time of the next step
 
     def show(moment: Moment) -> None:
         nonlocal due
@@ -182,7 +182,7 @@ def lines_of(env: Env) -> list[str]:
 
 
 def harmless(line: str) -> str:
-    """Return a line in which control sequences except colors are replaced; it ends without color."""
+    """Return a line with all control sequences except colors replaced, and the color reset at its end."""
     parts = COLOUR.split(line)
     shown = (part if COLOUR.fullmatch(part) else printable(part) for part in parts)
     return "".join(shown) + (PLAIN if len(parts) > 1 else "")

@@ -1,4 +1,4 @@
-"""Ask runs by SQL; the Python equivalent of `rlrun query`. No code of the runs is executed."""
+"""Query runs with SQL; the Python equivalent of `rlrun query`. No code of the runs is executed."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from rlrun.core.errors import ConfigError, MissingExtra, RequestError, RlrunErro
 from rlrun.core.files import finite, place_of, read_bytes
 from rlrun.runs.directory import RunDir, runs_beneath
 
-TABLES = {  # name -> columns, as DuckDB declares them
+TABLES = {  # name -> columns in DuckDB's syntax
     "runs": "run VARCHAR, status VARCHAR, created VARCHAR, overrides VARCHAR, env_steps BIGINT, updates BIGINT, "
     "seconds DOUBLE, objective DOUBLE, summary JSON",
     "config": "run VARCHAR, key VARCHAR, value VARCHAR",
@@ -26,7 +26,7 @@ TABLES = {  # name -> columns, as DuckDB declares them
 }
 FILES = {"runs": "runs.json", "config": "config.json", "metrics": "*.jsonl"}
 READ = "read_ndjson_objects(?, ignore_errors = true, filename = true, maximum_object_size = 134217728)"
-INSERT = {  # name -> how DuckDB makes the rows of a table from the files
+INSERT = {  # name -> SQL that inserts rows from files
     "runs": f"""
         INSERT INTO runs SELECT json->>'run', json->>'status', json->>'created', json->>'overrides',
             TRY_CAST(json->>'env_steps' AS BIGINT), TRY_CAST(json->>'updates' AS BIGINT),
@@ -51,8 +51,8 @@ INSERT = {  # name -> how DuckDB makes the rows of a table from the files
         WHERE json_type(entry) IN ('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')
             AND abs(TRY_CAST(entry AS DOUBLE)) < 1e100""",
 }
-# SQL of the user reads no file, no network and no variable of this process, and cannot change that.
-BLOCK = re.compile(r"^(?=\w+:)", re.MULTILINE)  # where a key at the top of a config begins
+# The user's SQL cannot access files, the network or the process environment, and cannot change these settings.
+BLOCK = re.compile(r"^(?=\w+:)", re.MULTILINE)  # start of a top-level key of a config
 SAFE = ("enable_external_access = false", "python_enable_replacements = false", "lock_configuration = true")
 _output = logging.getLogger("rlrun.output")
 
@@ -62,7 +62,7 @@ class QueryResult:
     """The rows that a query selected.
 
     Attributes:
-        columns: their names; the second of the same name ends in _1, as in DuckDB.
+        columns: names; a second column of the same name ends in _1, as in DuckDB.
         rows: values in the order of the columns.
     """
 
@@ -83,11 +83,11 @@ class QueryResult:
 
 
 def query(sql: str, folder: Path | str = ".") -> QueryResult:
-    """Return the rows that a SELECT finds in the tables `runs`, `config` and `metrics` of the runs in a folder.
+    """Run a SELECT on the tables `runs`, `config` and `metrics` of the runs in a folder.
 
     Args:
         sql: one SELECT in DuckDB's dialect.
-        folder: of one run, of a sweep, or above several.
+        folder: of a run, of a sweep, or one that contains runs.
 
     Raises:
         RequestError: there is no such folder, DuckDB is not installed, or it refuses the query.
@@ -128,7 +128,7 @@ def _duckdb() -> Any:
 
 
 def _fill(database: Any, folder: Path, names: Collection[str]) -> None:
-    """Insert the rows of all runs into the tables that a query names: DuckDB reads JSON, of files with plain names."""
+    """Insert the rows of all runs into the tables of a query, by JSON files with plain names, which DuckDB reads."""
     runs = runs_beneath(folder)
     labels = [os.fsencode(run.path.relative_to(folder)).decode(errors="replace") for run in runs]
     troubles: list[str] = []
@@ -149,7 +149,7 @@ def _fill(database: Any, folder: Path, names: Collection[str]) -> None:
             if files := sorted(Path(place).glob(FILES[name])):
                 try:
                     database.execute(INSERT[name], [[*map(str, files)]])
-                except _duckdb().Error:  # of one file; then each by itself
+                except _duckdb().Error:  # one file is bad: insert each by itself
                     troubles += [f"{_owner(file, labels)}: {why}" for file, why in _insert(database, name, files)]
         database.execute("DROP TABLE label")
     for trouble in troubles:
@@ -170,7 +170,7 @@ def _owner(file: Path, labels: Sequence[str]) -> str:
 
 
 def _summary(run: RunDir) -> tuple[dict[str, Any], str | None]:
-    """Return the row of a run, and what of it could not be read."""
+    """Return the row of a run, and a message about the part that could not be read, or None."""
     row, trouble = about(run), None
     try:
         summary = json.dumps(finite(row.summary))
@@ -182,14 +182,14 @@ def _summary(run: RunDir) -> tuple[dict[str, Any], str | None]:
 
 
 def _settings(run: RunDir) -> tuple[dict[str, Any], str | None]:
-    """Return the keys of a run's config with their values as texts, and why there are none."""
+    """Return the keys of a run's config with their values as text, and an error message or None."""
     try:
         text = read_bytes(run.config).decode()
         try:
             pairs = [pair for block in BLOCK.split(text) for pair in _leaves(block)]
             if len({key for key, _ in pairs}) < len(pairs):
-                pairs = _leaves(text)  # which names the key that is there twice
-        except ConfigError:  # a block refers to another one
+                pairs = _leaves(text)  # raises the error about a duplicate key
+        except ConfigError:  # a YAML alias in one block refers to another
             pairs = _leaves(text)
     except (RlrunError, RecursionError, UnicodeDecodeError) as error:
         return {"keys": [], "texts": []}, str(error)
@@ -198,6 +198,6 @@ def _settings(run: RunDir) -> tuple[dict[str, Any], str | None]:
 
 @lru_cache(maxsize=10_000)
 def _leaves(text: str) -> list[tuple[str, str | None]]:
-    """Return the keys and values of YAML; runs have most blocks in common, and each is parsed once."""
+    """Return the keys and values of YAML; cached, as runs have most blocks in common."""
     pairs = ((dotted(path), value) for path, value in leaves(parse_yaml(text, "config.yaml")))
     return [(key, value if isinstance(value, str | None) else json.dumps(value)) for key, value in pairs]

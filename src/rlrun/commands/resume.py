@@ -1,8 +1,8 @@
 """Resume a run that ended early, or extend a finished one; the Python equivalent of `rlrun resume`.
 
-A resumed run ends like an uninterrupted run with the same budget. This is impossible for an environment whose state
-cannot be restored, for a schedule that reads a changed budget, and on other software. Then the manifest and the log
-call the run `approximate` and give the reason.
+A resumed run gives the same results as an uninterrupted run with the same budget. There are exceptions: environments
+whose state cannot be restored, schedules that read a changed budget, and other software. In these cases the manifest
+and the log call the run `approximate` and give the reason.
 """
 
 import logging
@@ -34,16 +34,16 @@ from rlrun.runs.heartbeat import hold_run, lock_run, require_idle, trace_of
 from rlrun.runs.progress import counted_updates, position
 from rlrun.runs.trust import require_trusted
 
-NUMERIC = ("torch", "numpy", "gymnasium", "rlrun")  # another version of these may give other numbers
+NUMERIC = ("torch", "numpy", "gymnasium", "rlrun")  # packages whose version may affect results
 OF_MACHINE = (  # facts in the manifest about each process that resumes a run
     *("command", "created", "git", "python", "packages", "platform", "host", "cpu"),
     *("device", "gpu", "threads", "code"),
 )
 LIMITS = (("stop", "env_steps"), ("stop", "updates"))
-PROGRESS = ("progress",)  # a share of these
-OF_BUDGET = (("stop",), PROGRESS, ("callbacks", "budget"), ("callbacks", "logger"))  # read it, and change no number
-WATCHERS = (*OF_BUDGET, ("callbacks", "evaluation"))  # have the evaluator, and change no number
-IN_PROCESS = ("auto", "sync", "async")  # vectorizations with the same random numbers
+PROGRESS = ("progress",)  # the share of these limits that is done
+OF_BUDGET = (("stop",), PROGRESS, ("callbacks", "budget"), ("callbacks", "logger"))  # read the budget without effect
+WATCHERS = (*OF_BUDGET, ("callbacks", "evaluation"))  # use the evaluator without effect on training
+IN_PROCESS = ("auto", "sync", "async")  # kinds of vectorization with the same random numbers
 
 _messages = logging.getLogger("rlrun")
 
@@ -56,16 +56,16 @@ def resume(
     *,
     trust: bool = False,
 ) -> Result:
-    """Resume a run from its newest good checkpoint; without any, begin it again in the same folder.
+    """Resume a run from its newest intact checkpoint; without any, restart it in the same folder.
 
     Args:
-        run: a run directory. Of a finished run only `notes` change, unless an override raises its budget.
-        overrides: of the keys that may change: `["stop.env_steps=200_000"]`; they are saved in the run.
-        trust: build it though it was not made here, and remember that.
+        run: a run directory. A finished run only accepts new `notes`, unless an override raises its budget.
+        overrides: of keys that may change: `["stop.env_steps=200_000"]`; they are saved in the run.
+        trust: build the run even if it was made elsewhere, and remember that it is trusted.
 
     Raises:
-        RequestError: no such run; a process works on it; a key may not change; every checkpoint is damaged; or it
-            is not trusted.
+        RequestError: no such run; a process is working on it; a key may not change; every checkpoint is damaged; or
+            it is not trusted.
         RlrunError: the run failed; `status.json` says so.
     """
     overrides, trace, run = listed(overrides), trace_of(RunDir.open(run)), Path(run)
@@ -75,22 +75,22 @@ def resume(
 
 
 def proceed(composed: Composed, run_dir: Path, digest: str | None = None, trust: bool = False) -> Result:
-    """Train in a folder, or resume the run of the same overrides that it holds: `rlrun train --continue`.
+    """Train in a folder, or resume its run if that has the same overrides: `rlrun train --continue`.
 
     Args:
         composed: the config of a new run.
-        run_dir: its folder. Of a run that is there, overrides of keys that may change apply.
-        digest: `identity` that the config of a new run has to have, as the job of a sweep.
-        trust: resume the run though it was not made here, and remember that.
+        run_dir: its folder. To an existing run, only overrides of keys that may change are applied.
+        digest: the required `identity` of a new run's config, for a job of a sweep.
+        trust: resume the run even if it was made elsewhere, and remember that it is trusted.
 
     Raises:
-        Left: another process works on the run.
-        RequestError: the folder holds something else, or files cannot be locked there.
+        Left: another process is working on the run.
+        RequestError: the folder contains something else, or files cannot be locked there.
     """
     directory, asked = RunDir(run_dir), composed.overrides
 
     def prepare() -> list[str] | None:
-        """Keep others from the folder; return the overrides that change in the run there, None if there is none."""
+        """Lock the folder; return the new overrides for the run in it, or None if it has no run."""
         if directory.path.is_dir() and not is_run(directory.path):
             directory.require_begun()
         directory.path.mkdir(parents=True, exist_ok=True)
@@ -158,22 +158,22 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
             for message in loaded[2] if loaded is not None else ():
                 directory.note(message)
             _record(directory, experiment, arrival.about, since)
-        except RlrunError as error:  # training has not begun
+        except RlrunError as error:  # before training begins
             raise RunDirError(str(error)) from error
         summary = experiment.train(directory, partial(_confirm, directory, readers))
     return Result(directory.path, summary, config, experiment.trainer)
 
 
 def _joined(before: Sequence[str], changes: Iterable[Override]) -> list[str]:
-    """Return the overrides of a run with those of a resume."""
+    """Return the overrides of a run, updated by those of a resume."""
     return [override.text for override in parse([*before, *(change.text for change in changes)])]
 
 
 def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str = "RUN") -> DictConfig:
-    """Return a run's config with the overrides applied that a resume allows.
+    """Return a run's config with the overrides of a resume applied.
 
     Raises:
-        ConfigError: an override changes a key that must not change, or is wrong.
+        ConfigError: an override is wrong, or its key may not change.
     """
     before, config = config, config.copy()
     OmegaConf.set_struct(config, True)
@@ -206,17 +206,17 @@ def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str =
 
 
 def finished(run: RunDir, config: DictConfig, overrides: Sequence[Override] = ()) -> bool:
-    """Return True if a run has reached its end, also with the budget in overrides."""
+    """Return True if a run is complete, also under the budget in new overrides."""
     if run.read_status()["status"] != "completed":
         return False
     summary = read_summary(run)
     if summary["stopped_by"] is None or not any(override.key.split(".")[0] == "stop" for override in overrides):
-        return True  # the loader has ended
+        return True  # the loader has no more batches
     return bool(reached(summary, config))
 
 
 def reached(summary: dict[str, Any], config: DictConfig) -> list[str]:
-    """Return the keys of the limits that a run has reached, by its summary."""
+    """Return the keys of `stop` whose limits a run has reached, by its summary."""
     values = {name: summary[name] for name in ("env_steps", "updates", "seconds")}
     values["updates"] = counted_updates(summary)
     values["mean_return"] = (summary["evaluation"] or {}).get("mean_return")
@@ -226,7 +226,7 @@ def reached(summary: dict[str, Any], config: DictConfig) -> list[str]:
 
 
 def describe_finished(summary: dict[str, Any], config: DictConfig) -> str:
-    """Return where a run is finished, and the overrides that extend it."""
+    """Return a message with the length of a finished run, and the overrides that extend it."""
     limits = [f"{limit}=…" for limit in reached(summary, config)]
     way_out = f"; {' and '.join(limits)} beyond that extends it" if limits else ""
     unit = "steps" if summary["env_steps"] else "updates"
@@ -253,7 +253,7 @@ def read_summary(run: RunDir) -> dict[str, Any]:
 
 
 def _loaded(run: RunDir) -> tuple[Path, dict[str, Any], list[str]] | None:
-    """Return what `newest` does in the first rank; in another one its own checkpoint of the same name."""
+    """Return the result of `newest` in the first rank; in another rank, its own checkpoint of the same name."""
     found = newest(run) if distributed.rank() == 0 else None
     name = distributed.broadcast(None if found is None else found[0].name)
     if distributed.rank() == 0 or name is None:
@@ -263,9 +263,9 @@ def _loaded(run: RunDir) -> tuple[Path, dict[str, Any], list[str]] | None:
 
 
 def newest(run: RunDir) -> tuple[Path, dict[str, Any], list[str]] | None:
-    """Return the newest good checkpoint, its states, and the faults of newer ones; None if the run never saved one.
+    """Return the newest intact checkpoint, its states, and the faults of newer ones; None if the run never saved one.
 
-    A checkpoint is good if those of all ranks are.
+    A checkpoint is intact if it is so in all ranks.
 
     Raises:
         RunDirError: all are damaged or deleted.
@@ -292,10 +292,10 @@ def newest(run: RunDir) -> tuple[Path, dict[str, Any], list[str]] | None:
 
 
 def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Path, states: Mapping[str, Any]) -> None:
-    """Refuse a budget that the checkpoint has reached: the run would continue beyond it.
+    """Refuse a budget that the checkpoint has already reached.
 
     Raises:
-        ConfigError: with the budget and the count.
+        ConfigError: naming the budget and the count.
     """
     reached = dict(zip(("stop.env_steps", "stop.updates"), checkpoint_key(where), strict=True))
     trainer = states.get("trainer")
@@ -321,24 +321,24 @@ def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: 
 
 
 def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:
-    """Record whether a run continues exactly; once approximate it stays so."""
+    """Record whether a run continues exactly; an approximate run stays approximate."""
     about = read_json(run.manifest)
     first, now = [about, *about["resumed"]][-2:]
     now["approximate"] = [*readers, *lost, *differences(first, now)]
     approximate = about.get("resume") == "approximate" or bool(now["approximate"])
     about["resume"] = "approximate" if approximate else "exact"
     for why in now["approximate"]:
-        _messages.warning("the run does not continue exactly: %s", why)  # which the log gets, too
+        _messages.warning("the run does not continue exactly: %s", why)  # also goes to the log
     run.echo(f"resume: {about['resume']}: from checkpoint {now['checkpoint']}")
     write_json(run.manifest, about)
 
 
 def readers_of_budget(before: DictConfig, config: DictConfig, hooks: Iterable[str] = ()) -> list[str]:
-    """Return the keys that read a changed limit of `stop`: the longer run would have differed from the start.
+    """Return the keys that read a changed limit of `stop`, so that a longer run would have differed from the start.
 
-    A learning rate that falls to 0 within the budget is one.
+    An example is a learning rate that decays to 0 over the budget.
 
-    hooks: callbacks that ask for `progress`, a share of the budget.
+    hooks: callbacks that request `progress`, the share of the budget that is done.
     """
     reads: list[tuple[str, tuple[str, ...]]] = [(f"callbacks.{name}", PROGRESS) for name in hooks]
     for path, value in leaves(plain(config)):
@@ -350,7 +350,7 @@ def readers_of_budget(before: DictConfig, config: DictConfig, hooks: Iterable[st
 
 
 def readers_of_evaluations(before: DictConfig, config: DictConfig) -> list[str]:
-    """Return the parts that learn from evaluations, whose settings have changed: they would have learned otherwise."""
+    """Return the parts that learn from evaluations, if settings of evaluations have changed."""
     settings: list[Any] = [OmegaConf.to_container(version.evaluation) for version in (before, config)]
     old, new = (dict(leaves(version)) for version in settings)
     changed = [dotted(key) for key in {**old, **new} if old.get(key) != new.get(key) and key[0] != "video"]
@@ -364,7 +364,7 @@ def readers_of_evaluations(before: DictConfig, config: DictConfig) -> list[str]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the facts that numbers depend on and that differ between two processes of a run."""
+    """Return the facts that affect results and differ between two processes of a run."""
     changes = [
         f"{name} {before.get('packages', {}).get(name)} became {now['packages'].get(name)}"
         for name in NUMERIC
@@ -373,7 +373,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for name in ("device", "threads"):
         if before.get(name) != now[name]:
             changes.append(f"{name} {before.get(name)} became {now[name]}")
-    for name, pattern in (("cpu", r"(.*?)(?:, \d+ cores)?"), ("python", r"(\d+\.\d+).*")):  # without cores, patch
+    for name, pattern in (("cpu", r"(.*?)(?:, \d+ cores)?"), ("python", r"(\d+\.\d+).*")):  # ignores cores, patches
         old, new = (re.sub(f"^{pattern}$", r"\1", str(about.get(name))) for about in (before, now))
         if old != new:
             changes.append(f"{name} {old} became {new}")
@@ -381,7 +381,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _differences_of_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return which of the user's files differ, of those that both processes know."""
+    """Return which of the user's code files differ, among those that both processes recorded."""
     files, files_now = before.get("code"), now.get("code")
     if not isinstance(files, dict) or not isinstance(files_now, dict):
         return []

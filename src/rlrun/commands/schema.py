@@ -1,7 +1,7 @@
-"""JSON schemas of config files, by which editors complete and underline; the Python equivalent of `rlrun schema`.
+"""JSON schemas of config files, for completion and errors in editors; the Python equivalent of `rlrun schema`.
 
-One schema is for files of the whole config (`# @package _global_`, and train.yaml), one for each group whose files hold
-only their own part, such as env. They are in draft 7, which YAML language servers read.
+One schema is for files of the whole config (`# @package _global_`, and train.yaml). Each group whose files have only
+their own part, such as env, has another. They are in draft 7, which YAML language servers read.
 """
 
 import importlib
@@ -33,7 +33,7 @@ GLOBAL = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
 DOCUMENT = "http://json-schema.org/draft-07/schema#"
 Schema = dict[str, Any]
 
-LINK: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}  # a value of another key, or one that is still missing
+LINK: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}  # an interpolation or a missing value
 PRIVATE: Schema = {"^_[a-z]+_$": {}}  # _partial_ and the like
 PLAIN: dict[Any, Schema] = {
     bool: {"type": "boolean"},
@@ -55,7 +55,7 @@ def schema(folder: Path | str | None = None) -> list[Path]:
     """Write the schemas of every key, group choice, `_target_` and its arguments.
 
     Args:
-        folder: the config folder whose files are edited; None = ./conf. Its own options and classes are included.
+        folder: the config folder that you edit; None = ./conf. Its own options and classes are included.
 
     Returns:
         The files, in the folder `.schema` of the config folder.
@@ -83,7 +83,7 @@ def schemas(folder: Path) -> dict[str, Schema]:
 
 
 class _Node:
-    """What config files say at one place."""
+    """All values that config files have at one path."""
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
@@ -110,20 +110,20 @@ class _Node:
 
     @property
     def says_something(self) -> bool:
-        """Return True if a file gives a value here, and no link to another key alone."""
+        """Return True if a file has a value here that is not a mere interpolation."""
         return self.is_mapping or any(not (isinstance(value, str) and "${" in value) for value in self.values)
 
 
 class _Schemas:
-    """The schemas of the files on a search path; own: folders whose keys count where something reads them."""
+    """The schemas of the files on a search path; own: the user's folders, of which only keys that are read count."""
 
     def __init__(self, places: Sequence[ConfigFolder], own: Sequence[Path], groups: Sequence[str]) -> None:
         self.places = places
         self.groups = groups
         self.root = _Node()
-        self.parts: dict[str, _Node] = {}  # of groups whose files hold only their own part
+        self.parts: dict[str, _Node] = {}  # groups whose files have only their own part
         self.targets: dict[str, Any] = {}
-        self.packages = {"rlrun", "torch"}  # whose targets are all known
+        self.packages = {"rlrun", "torch"}  # packages with known targets only
         own_trees, envs = [], _Node()
         for place in places:
             mine = not place.packaged and place.path in own
@@ -149,7 +149,7 @@ class _Schemas:
         self._add_apart(self.root)
 
     def _add_own(self, trees: Sequence[Mapping[str, Any]]) -> None:
-        """Add keys that some file reads, and objects; a key that nobody reads may be misspelt."""
+        """Add objects, and keys that some file reads; an unread key may be a typing error."""
         read = {path for tree in trees for here, leaf in leaves(tree) for path in mentions(leaf, here)}
         for tree in trees:
             for here, leaf in leaves(tree):
@@ -157,7 +157,7 @@ class _Schemas:
                     self.root.add(nested(here, leaf))
 
     def _add_apart(self, node: _Node) -> None:
-        """Accept, beside the arguments of objects, the keys that other parts read of their nodes."""
+        """Accept keys under `_apart_` beside the arguments of objects; other parts read them."""
         for name in node.targets & self.arguments.keys():
             if accepted := self.arguments[name][0]:
                 accepted["properties"] = {key: {} for key in node.apart} | accepted["properties"]
@@ -168,7 +168,7 @@ class _Schemas:
         for text in node.targets:
             try:
                 self.targets[text] = find_target(text, "schema")
-            except RlrunError:  # an extra that is missing, or a mistake, which stays unknown
+            except RlrunError:  # a missing extra, or an error: the target stays unknown
                 continue
             if text.split(".")[0] not in self.packages:
                 self.packages.add(text.split(".")[0])
@@ -180,7 +180,7 @@ class _Schemas:
         """Add the classes in the modules of a package."""
         package = importlib.import_module(name)
         for module in pkgutil.iter_modules(getattr(package, "__path__", []), f"{name}."):
-            with suppress(Exception, SystemExit):  # of a script, or of an extra
+            with suppress(Exception, SystemExit):  # the module is a script, or needs an extra
                 if not module.name.endswith(".__main__"):
                     self._add_classes(importlib.import_module(module.name))
 
@@ -218,7 +218,7 @@ class _Schemas:
         return result
 
     def definitions(self) -> Schema:
-        """Return the schemas of objects."""
+        """Return the shared definitions, with a schema for each `_target_`."""
         outside = "|".join(sorted(map(re.escape, self.packages)))
         known: Schema = {
             "anyOf": [
@@ -229,9 +229,9 @@ class _Schemas:
         }
         entries = {"items": _ref("anything"), "additionalProperties": _ref("anything")}
         is_object = {"type": "object", "required": ["_target_"]}
-        anything = {"if": is_object, "then": _ref("object"), "else": entries}  # a value in which objects are checked
+        anything = {"if": is_object, "then": _ref("object"), "else": entries}  # any value, with its objects checked
         definitions: Schema = {"target": known, "anything": anything}
-        for kind in ("object", "override"):  # the arguments of an override may come from the file that it overrides
+        for kind in ("object", "override"):  # an override may inherit arguments from the file that it overrides
             choices = []
             for name, (accepted, required) in self.arguments.items():
                 then: Schema = _ref(name) if accepted else {}
@@ -251,7 +251,7 @@ class _Schemas:
     def mapping(self, node: _Node, path: tuple[str, ...]) -> Schema:
         """Return the schema of a mapping at a path."""
         properties = {name: self.value(child, (*path, name)) for name, child in sorted(node.children.items())}
-        for name in properties.keys() & node.recipes:  # entries get a part before them
+        for name in properties.keys() & node.recipes:  # the caller adds further arguments to each entry
             entries = {"type": ["array", "object"], "items": _ref("override"), "additionalProperties": _ref("override")}
             properties[name] = {"anyOf": [entries, LINK]}
         for target in sorted(node.targets & self.targets.keys()):
@@ -266,7 +266,7 @@ class _Schemas:
         if any(name not in self.targets or not self.arguments[name][0] for name in node.targets):
             body["additionalProperties"] = _ref("anything")
         elif not node.targets and objects and all(below.targets or below.values for below in children):
-            # callbacks, networks and the like, to which a file may add entries by any name
+            # blocks such as callbacks and networks, to which a file may add entries of any name
             body["additionalProperties"] = _ref("object")
         else:
             body["additionalProperties"] = dotted(path) in OPEN
@@ -329,14 +329,14 @@ class _Schemas:
 
 
 def arguments_of(target: Any) -> tuple[Schema, list[str]]:
-    """Return the schema of a target's arguments, empty where it takes any, and the required names."""
+    """Return the schema of a target's arguments, and the names of required ones; empty if they are unknown."""
     try:
         entries = parameters(target, subclasses=True)
-    except (ValueError, TypeError):  # some classes written in C have none
+    except (ValueError, TypeError):  # some classes written in C have no signature
         return {}, []
     hints: dict[str, Any] = {}
     for owner in reversed(target.__mro__) if inspect.isclass(target) else [target]:
-        with suppress(Exception):  # a name that only type checkers import
+        with suppress(Exception):  # an annotation may have names that only type checkers import
             hints |= typing.get_type_hints(owner.__init__ if inspect.isclass(owner) else owner)
     named = [entry for entry in entries if entry.kind in (entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)]
     required = [entry.name for entry in named if entry.default is entry.empty]
@@ -348,13 +348,13 @@ def arguments_of(target: Any) -> tuple[Schema, list[str]]:
 
 
 def of_type(kind: type) -> Schema:
-    """Return the schema of values like those of a type."""
+    """Return the schema of values like a default of this type."""
     lists = {"anyOf": [{"type": "array", "items": _ref("anything")}, NUMBER]}
     return {**PLAIN, list: lists}.get(kind, _ref("anything"))
 
 
 def of_hint(hint: Any) -> Schema:
-    """Return the schema of an argument by its annotation; of any value where that says no plain type."""
+    """Return the schema for an argument's annotation; any value, if the annotation is not a plain type."""
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return {"anyOf": [{"enum": list(typing.get_args(hint))}, LINK]}

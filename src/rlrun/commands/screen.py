@@ -1,4 +1,4 @@
-"""What `rlrun watch` draws: one frame as lines of text with styles."""
+"""Draw a frame of `rlrun watch` as lines of styled text."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -9,15 +9,15 @@ from rich.text import Text
 
 from rlrun.core.errors import printable
 
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a Braille letter: four rows of two
-LEFT = 10  # cells for the numbers beside a chart
-CHART = (70, 12)  # least cells of one of several charts
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # dots of a Braille character: four rows of two
+LEFT = 10  # width of the numbers beside a chart, in cells
+CHART = (70, 12)  # smallest width and height of one of several charts, in cells
 STYLES = {"running": "green", "completed": "cyan", "failed": "red", "interrupted": "red", "pending": "dim"}
 KEYS = "←→ metric  ↑↓ run  q quit"
 
 
 class JobRow(NamedTuple):
-    """A run in the list: its name, state, steps, return, and why it failed."""
+    """A run in the list: its name, state, steps, return, and the reason if it failed."""
 
     name: str
     state: str
@@ -27,17 +27,17 @@ class JobRow(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A metric and its points (x, value), in the order of time."""
+    """A metric and its points (x, value) in temporal order."""
 
     name: str
     points: Sequence[tuple[float, float]]
 
 
 class View(NamedTuple):
-    """What a frame shows.
+    """The content of a frame.
 
-    rows: of all runs; chosen: index of the one that is shown; parts: texts of its progress; curves: its metrics, the
-    chosen one first; place: of the chosen metric and how many there are; without: what a frame without curves says.
+    rows: of all runs; chosen: index of the selected run; parts: texts of its progress; curves: its metrics, the
+    selected one first; place: number of the selected metric, and of all metrics; without: text if there are no curves.
     """
 
     rows: Sequence[JobRow]
@@ -49,7 +49,7 @@ class View(NamedTuple):
 
 
 def frame(view: View, width: int, height: int, *, braille: bool = True) -> Text:
-    """Return a frame of exactly these cells; names from files cannot steer the terminal."""
+    """Return a frame of exactly this size in cells; control sequences in names from files are replaced."""
     row = view.rows[view.chosen]
     lines = [Text.assemble((" ".join((row.name, "")), "bold"), (row.state, STYLES.get(row.state, "")))]
     lines += [Text(line) for line in wrapped(view.parts, width)[:3]]
@@ -68,7 +68,7 @@ def _fitted(line: Text, width: int) -> Text:
 
 
 def wrapped(parts: Sequence[str], width: int) -> list[str]:
-    """Return texts in lines, none of them broken."""
+    """Return texts joined to lines, without breaks inside a text."""
     lines: list[str] = []
     for part in parts:
         joined = f"{lines[-1]}  {part}" if lines else part
@@ -80,7 +80,7 @@ def wrapped(parts: Sequence[str], width: int) -> list[str]:
 
 
 def _table(view: View, width: int, height: int) -> list[Text]:
-    """Return the runs around the chosen one, with a head."""
+    """Return a table of the runs around the selected one, with a header."""
     shown = max(min(height - 1, len(view.rows)), 1)
     first = min(max(view.chosen - shown // 2, 0), len(view.rows) - shown)
     name = min(max(width - 44, 10), 70)
@@ -92,13 +92,13 @@ def _table(view: View, width: int, height: int) -> list[Text]:
 
 
 def _cells(row: JobRow, name: int) -> str:
-    """Return a row of the table; names as wide as `name` cells."""
+    """Return a row of the table; name: width of the first column in cells."""
     left, why = (set_cell_size(printable(text), size) for text, size in ((row.name, name), (row.why, 80)))
     return f"{left} {row.state:<11} {row.steps:>11} {row.result:>10}  {why}".rstrip()
 
 
 def _charts(curves: Sequence[Curve], width: int, height: int, braille: bool, without: str) -> list[Text]:
-    """Return as many charts as there is space for, in columns and rows."""
+    """Return as many charts as fit, in columns and rows."""
     columns, rows = max(width // CHART[0], 1), max(height // CHART[1], 1)
     if len(curves) <= columns * (rows - 1):
         rows = max(-(-len(curves) // columns), 1)
@@ -117,7 +117,7 @@ def _charts(curves: Sequence[Curve], width: int, height: int, braille: bool, wit
 
 
 def chart(curve: Curve, width: int, height: int, *, braille: bool = True) -> list[str]:
-    """Return a chart of exactly so many lines: its name and newest value, the curve, and the range of x."""
+    """Return a chart of exactly `height` lines: its name and newest value, the curve, and the range of x."""
     xs, values = zip(*curve.points, strict=True) if curve.points else ((), ())
     if not values or height < 4 or width < LEFT + 4:
         return [curve.name, *[""] * (height - 1)][:height]
@@ -135,7 +135,7 @@ def chart(curve: Curve, width: int, height: int, *, braille: bool = True) -> lis
 
 
 def _dots(xs: Sequence[float], values: Sequence[float], width: int, height: int) -> Iterator[tuple[int, int]]:
-    """Yield the dots (column, row from the top) of a line through the mean of each column's points."""
+    """Yield the dots (column, row from the top) of a line through the means of each column's points."""
     places, heights = (np.subtract(numbers, min(numbers)) for numbers in (xs, values))
     columns = np.rint(places / (places.max() or 1.0) * (width - 1)).astype(int)
     counts = np.bincount(columns)

@@ -61,13 +61,16 @@ from rlrun.training.plan import State, data_flow
 from rlrun.training.plan import explain as explain_plan
 from rlrun.training.trainer import Trainer
 
-OF_RECURRENT = ("algorithm.unroll", "algorithm.burn_in", "algorithm.core_size")  # keys that only these networks read
-GENERATORS = "generators"  # a part that no config names
+OF_RECURRENT = ("algorithm.unroll", "algorithm.burn_in", "algorithm.core_size")  # only recurrent networks read them
+GENERATORS = "generators"  # name of the part for the process's random generators, which no config has
 
 
 @dataclass
 class Result:
-    """A run that ended: its directory, its summary, and the live objects (no trainer if it was already finished)."""
+    """A run that ended: its directory, its summary, and the live objects.
+
+    There is no trainer if the run was already finished.
+    """
 
     run_dir: Path
     summary: dict[str, Any]
@@ -119,15 +122,15 @@ class Experiment:
         self.code = Code(self.config.log.get("code"), composed.project)
         self.fork: Fork | None = None
         self._drawn: Any = None  # states of the process-wide generators in the restored checkpoint
-        self._lost: list[str] = []  # states that it lacked
+        self._lost: list[str] = []  # states that the checkpoint lacked
 
     @property
     def env_name(self) -> str:
-        """Name of the environment; `none` where there is none."""
+        """Name of the environment; `none` without one."""
         return str(getattr(self.builder.get("env"), "name", "none"))
 
     def budget_notes(self) -> list[str]:
-        """Warn of a budget of environment steps that is too small, and of a run without any limit."""
+        """Return warnings about a budget of too few environment steps, or a run without any limit."""
         stop, loader = self.config.stop, getattr(self.trainer.loader, "loader", self.trainer.loader)  # of a prefetch
         steps, table = stop.env_steps, getattr(loader, "table", ())
         warm_up, batch, length, horizon = (getattr(loader, key, 0) for key in ("warm_up", "batch", "length", "horizon"))
@@ -146,7 +149,7 @@ class Experiment:
         return []
 
     def unused_notes(self) -> list[str]:
-        """Warn of overrides that only recurrent networks read, in a run without them."""
+        """Return warnings about overrides that only recurrent networks read, in a run without them."""
         if OmegaConf.select(self.config, "algorithm.recurrent", default=...) is ...:
             return []  # these keys mean something else
         kinds = {OmegaConf.select(self.config, key) for key in ("algorithm.recurrent", "encoder._target_")}
@@ -154,7 +157,7 @@ class Experiment:
         return [f"{text} is idle: algorithm.recurrent is null" for text in texts if text.split("=")[0] in OF_RECURRENT]
 
     def untrained_notes(self) -> list[str]:
-        """Warn of networks that nothing trains, beside those of other runs, and of losses without any parameter."""
+        """Return warnings about untrained networks that do not come from other runs, and losses without parameters."""
         taken = self.config.get("init") or {}
         idle = [path for path in self.untrained() if not any(f"{path}.".startswith(f"{part}.") for part in taken)]
         losses = [callback for callback in self.trainer.callbacks.values() if isinstance(callback, LossCallback)]
@@ -163,19 +166,19 @@ class Experiment:
         return [f"{path}: no loss steps its parameters" for path in idle]
 
     def own_notes(self) -> list[str]:
-        """Name what the user's classes in the places of packaged ones do not take, and how their outputs are read."""
+        """Return, for the user's classes in place of packaged ones, the unused keys and how outputs are read."""
         policies = {path: part for path, part in self.builder.built.items() if isinstance(part, Policy)}
         read = {path: policy.outputs for path, policy in policies.items() if policy.outputs}
         return [f"{path}: {text}" for path, text in (*self.builder.left_out.items(), *read.items())]
 
     def wrapper_notes(self) -> list[str]:
-        """Warn of wrappers that learn and offer no state, so that evaluations and loaded policies start without it."""
+        """Return warnings about wrappers that learn but have no state to save, so evaluations start without it."""
         env = self.builder.built.get("env")
         if not isinstance(env, Env):
             return []
         unseen = env.learns_unseen()
         if unseen and env.vectorization in ("sync", "async"):
-            with restored_generators(), closing(env.copy()) as trial:  # numbers of the past are no reason to warn
+            with restored_generators(), closing(env.copy()) as trial:  # statistics from before are no reason to warn
                 learning = are_learning(trial, unseen)
             unseen = {name: unseen[name] for name in learning}
         return [
@@ -185,10 +188,10 @@ class Experiment:
         ]
 
     def load_sources(self) -> None:
-        """Load parts of other runs, and a memory from a file, as the config requests.
+        """Load parts of other runs, and memories from files, as the config requests.
 
         Raises:
-            RequestError: they do not fit.
+            RequestError: one of them does not fit.
         """
         self.load_parents()
         importers = {name: part for name, part in self.trainer.callbacks.items() if isinstance(part, MemoryImport)}
@@ -202,7 +205,7 @@ class Experiment:
         self.fork = transfer(self.composed, self.parts)
 
     def part(self, kind: type[Any] | tuple[type[Any], ...]) -> Any:
-        """Return the callback of a kind, or of one of several, or None."""
+        """Return the first callback of a class, or of one of several; None without one."""
         return next((part for part in self.trainer.callbacks.values() if isinstance(part, kind)), None)
 
     def explain(self) -> str:
@@ -220,7 +223,7 @@ class Experiment:
         return [] if observation is None else describe_layouts(observation)
 
     def data_flow(self) -> dict[str, Any]:
-        """Return the same as data."""
+        """Return the content of `explain` as data."""
         plan = self.trainer.plan
         hooks = data_flow(plan, partial(path_of, self.builder.built))
         return {"loader": dict(plan.names), "hooks": hooks, "layouts": self.layouts(), "untrained": self.untrained()}
@@ -232,7 +235,7 @@ class Experiment:
         return {path: repr(part) for path, part in modules.items() if id(part) not in inner and [*part.parameters()]}
 
     def untrained(self) -> list[str]:
-        """Return the config paths of networks that could be trained, and that no callback trains."""
+        """Return the config paths of networks with parameters that no callback trains."""
         trained = {id(param) for callback in self.trainer.callbacks.values() for param in trained_by(callback)}
         paths: list[str] = []
         for path, part in sorted(self.parts.items()):
@@ -244,10 +247,10 @@ class Experiment:
         return paths
 
     def restore(self, states: Mapping[str, Any], where: Path) -> None:
-        """Restore the states of a checkpoint; a table whose rows it lacks stays empty.
+        """Restore the states of a checkpoint; a table whose rows were not saved stays empty.
 
         Raises:
-            RunDirError: a part is missing in it, or does not fit.
+            RunDirError: the checkpoint lacks a part, or a state does not fit.
         """
         for path, part in self.parts.items():
             if path not in states:
@@ -259,11 +262,11 @@ class Experiment:
                 self._lost.append(f"the rows of {path} were not saved")
             else:
                 restore_part(part, states[path], f"{where}: part '{path}'")
-        # These are set again when all callbacks have begun: resetting environments may draw.
+        # These are set again after all callbacks have begun, as resets of environments may draw random numbers.
         self._drawn = states[GENERATORS]
 
     def describe(self) -> dict[str, Any]:
-        """Return the circumstances under which this process works on the run, for its manifest."""
+        """Return the circumstances of this process for the run's manifest: command, machine, packages, code."""
         about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
         about["parent"] = None if self.fork is None else self.fork.lineage
         if digests := self.code.digests():
@@ -289,7 +292,7 @@ class Experiment:
             try:
                 if self.fork is not None:
                     self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]
-                for path, part in self.builder.built.items():  # so that a resume on any machine uses these lengths
+                for path, part in self.builder.built.items():  # a resume on any machine uses these lengths
                     if isinstance(part, Table) and OmegaConf.select(self.config, f"{path}.length", default=0) is None:
                         OmegaConf.update(self.config, f"{path}.length", part.length * distributed.world_size())
                 text = configuration.kept(self.config)
@@ -304,11 +307,11 @@ class Experiment:
             yield
 
     def train(self, run_dir: RunDir, resumed: Callable[[list[str]], None] | None = None) -> dict[str, Any]:
-        """Train in the directory of a run, as its first rank; its status and summary are always written.
+        """Train in a run directory, as the first rank; the status and the summary are always written.
 
         Args:
-            run_dir: the run's.
-            resumed: called when a checkpoint is ready to resume, with the reasons why it is approximate.
+            run_dir: of the run.
+            resumed: called when a resume is complete, with the reasons why it is approximate.
 
         Raises:
             RlrunError: the run failed.
@@ -333,7 +336,7 @@ class Experiment:
             raise Left(*error.args) from error
         except (Exception, SystemExit) as error:
             failure = describe_error(error)
-            with suppress(RlrunError):  # a full disk must not hide the first error
+            with suppress(RlrunError):  # a second error, such as a full disk, must not hide the first
                 require_own(run_dir)
                 run_dir.note(f"failed\n{traceback.format_exc()}")
             if isinstance(error, SystemExit):
@@ -358,7 +361,7 @@ class Experiment:
         return state
 
     def follow(self) -> Result:
-        """Train as a rank other than the first: only that one writes the run's files, and all of them end together."""
+        """Train as a rank other than the first, which alone writes the run's files; all ranks end together."""
         path, token = distributed.broadcast((Path(), ""))
         tokens[path] = token
         self._prepared(RunDir(path))
@@ -366,7 +369,7 @@ class Experiment:
         return Result(path, distributed.broadcast({}), self.config, self.trainer)
 
     def _complete_resume(self, resumed: Callable[[list[str]], None] | None) -> None:
-        """Complete a resume when all callbacks have begun."""
+        """Complete a resume after all callbacks have begun."""
         self.parts[GENERATORS].load_state_dict(self._drawn)
         causes = (getattr(callback, "approximate", None) for callback in self.trainer.callbacks.values())
         reasons = distributed.all_gather([*self._lost, *(reason for reason in causes if reason)])
@@ -400,7 +403,7 @@ class Experiment:
 
 
 def resuming(run: Path, config: DictConfig) -> str:
-    """Return how a run is continued, with as many ranks; or how another one begins, if it saved chosen parts alone."""
+    """Return the command that resumes a run with as many ranks, or forks it if only chosen parts were saved."""
     if OmegaConf.select(config, "checkpoint.parts") is not None:
         return f"begin another run from its parts with: rlrun train --from {run}"
     count = distributed.world_size()
@@ -424,7 +427,7 @@ def train(
         start: the value of `--from`: RUN, RUN@STEP or RUN@best.
         run_dir: of the run; None = `runs/<algorithm>-<env>/…`.
         config_dir: the user's own conf folder, in place of `./conf`.
-        trust: repeat the overrides of the parent though it was not made here, and remember that.
+        trust: repeat the parent's overrides even if it was made elsewhere, and remember that it is trusted.
 
     Raises:
         RequestError: the request is wrong; nothing was written.
@@ -438,9 +441,9 @@ def train(
 @distributed.joined()
 @process_restored()
 def begin(composed: Composed, run_dir: os.PathLike[str] | str | None = None, *, restart: bool = False) -> Result:
-    """Train an agent by a composed config, in a new run directory.
+    """Train an agent from a composed config, in a new run directory.
 
-    restart: `run_dir` may hold what a start left that was killed before it was a run; that goes once all parts exist.
+    restart: `run_dir` may have files of a start that was killed early; they are deleted once all parts are built.
     """
     fix_time(composed.config)
     run_dir = folder_of("hydra.run.dir", composed) if run_dir is None else run_dir
@@ -460,9 +463,10 @@ def begin(composed: Composed, run_dir: os.PathLike[str] | str | None = None, *, 
 
 @process_restored()
 def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None, form: str = "text") -> Any:
-    """Return the data flow of one update: as text, as `data`, or the `code` of an update in which all are due.
+    """Return the data flow of one update as text.
 
-    form: also `networks`, for the layers of each network by its path.
+    form: `text`; `data` for JSON; `code` for the code of an update in which all callbacks are due; `networks` for the
+        layers of each network by its path.
     """
     experiment = Experiment(composed_of(overrides, config_dir))
     experiment.load_parents()
@@ -484,6 +488,6 @@ def composed_of(overrides: Iterable[str] | Composed, config_dir: Path | None = N
 
 
 def path_of(built: dict[str, Any], part: object) -> str:
-    """Return the config path of a built part, or its class where it has none."""
+    """Return the config path of a built part, or the name of its class."""
     paths = [path for path, candidate in built.items() if candidate is part]
     return min(paths, key=len, default=type(part).__name__)

@@ -21,19 +21,19 @@ SERVICES = ("wandb", "mlflow")
 
 
 def upload(run: Path | str, to: str, settings: Iterable[str] = ()) -> int:
-    """Write all records of `metrics.jsonl` into a new run of a service; return their number.
+    """Upload all records of `metrics.jsonl` to a new run of a service; return their number.
 
-    A resume with that logger continues the new run.
+    A resume with that logger continues the service's run.
 
     Args:
         run: a run directory that no process is working on.
-        to: `wandb`, online unless WANDB_MODE says otherwise, or `mlflow`.
-        settings: of the logger, such as `project=mine`, beside those of the run's config but `mode` and `uri`.
+        to: `wandb` (online by default, or as WANDB_MODE sets it), or `mlflow`.
+        settings: of the logger, such as `project=mine`. They add to those of the run's config except `mode` and `uri`.
 
     Raises:
         RequestError: the service is unknown.
-        RunDirError: a process works on the run, or it has no records.
-        RlrunError: the service did not take them.
+        RunDirError: a process is working on the run, or it has no records.
+        RlrunError: the service refused the records.
     """
     if to not in SERVICES:
         raise RequestError(f"--to {to}: wanted {' or '.join(SERVICES)}{did_you_mean(to, SERVICES)}")
@@ -49,7 +49,7 @@ def upload(run: Path | str, to: str, settings: Iterable[str] = ()) -> int:
     require_idle(directory)
     if not directory.metrics.is_file():
         raise RunDirError(f"{directory.metrics} is missing: the run has no records")
-    lines = directory.metrics.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()  # a kill cuts the last one
+    lines = directory.metrics.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()  # the last may be cut off
     note = directory.path / to / sink.note
     before = head(note, 33)
     note.unlink(missing_ok=True)

@@ -22,21 +22,21 @@ from rlrun.core.files import open_regular, place_of, read_bytes
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.progress import changed, number_of, parts, progress, record_of, score_of
 
-LISTING = 30.0  # seconds between two looks for new runs
-CHUNK = 1 << 22  # bytes of metrics that are read at once
-MARK = 64  # bytes before the place of reading, by which a file that was cut and has grown again is known
-POINTS = 1_024  # of a curve; then every second one is dropped
-FIGURES = 6.0  # seconds between two readings of the figures in a row of the list
-NAMES = 500  # of metrics
-CURVES = 12  # charts at most
-# metrics, in order
+LISTING = 30.0  # seconds between two searches for new runs
+CHUNK = 1 << 22  # bytes of metrics per read
+MARK = 64  # bytes before the reading position that are compared, to detect a file that was cut and has grown again
+POINTS = 1_024  # most points of a curve; beyond that every second one is dropped
+FIGURES = 6.0  # seconds between two updates of the numbers in a row of the list
+NAMES = 500  # most metrics of a run
+CURVES = 12  # most charts in a frame
+# metrics that come first, in this order
 FIRST = ("evaluation/mean_return", "validation/", "episode/return", "loss/", "episode/", "entropy/", "value/")
 ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left"}
 LETTERS = {b"k": "up", b"j": "down", b"l": "right", b"h": "left", b"q": "quit", b"\x03": "quit", b"\x04": "quit"}
 
 
 class WatchedRun(NamedTuple):
-    """A run to watch: its folder, which may not exist yet, name, state (None = as its files say), and error."""
+    """A run to watch: its folder (which may not exist yet), name, state (None = from its files), and error."""
 
     run: RunDir
     name: str
@@ -45,7 +45,7 @@ class WatchedRun(NamedTuple):
 
 
 class Metrics:
-    """The metrics of a run, read further as its file grows.
+    """The metrics of a run, read incrementally as its file grows.
 
     Attributes:
         curves: points (x, value) of each metric; x counts updates before the first environment step, then steps.
@@ -62,11 +62,11 @@ class Metrics:
         self._place, self._mark, self._offline = 0, b"", 0.0
 
     def read(self) -> bool:
-        """Read what is new, up to `CHUNK`; return True if there was something."""
+        """Read new records, up to `CHUNK` bytes; return True if there were any."""
         try:
             with os.fdopen(open_regular(self.path), "rb") as file:
                 file.seek(self._place - len(self._mark))
-                if file.read(len(self._mark)) != self._mark:  # a resume cut it
+                if file.read(len(self._mark)) != self._mark:  # a resume has cut the file
                     self._forget()
                     file.seek(0)
                 data = file.read(CHUNK)
@@ -97,10 +97,10 @@ class Metrics:
 
 
 class Watch:
-    """What is looked at: some jobs, one of them chosen, and one of its metrics.
+    """The state of the live view: the jobs, the selected one, and its selected metric.
 
     Args:
-        jobs: returns the jobs of now.
+        jobs: returns the current jobs.
         wanted: parts of metric names to show; none = all.
 
     Raises:
@@ -118,21 +118,21 @@ class Watch:
         self.metric: str | None = None
         self._metrics: dict[Path, Metrics] = {}
         self._totals: dict[Path, int | None] = {}
-        # when a run's figures were read, the time of its file then, and the figures
+        # run -> time of reading, modification time of its file then, and the numbers
         self._figures: dict[Path, tuple[float, float, dict[str, float]]] = {}
 
     def refresh(self) -> None:
-        """Read what is new of the jobs and of the chosen one."""
-        with suppress(RunDirError):  # it is being written
+        """Update the list of jobs, and the metrics of the selected one."""
+        with suppress(RunDirError):  # a file is just being written
             self.jobs = self._jobs() or self.jobs
         self.chosen = min(self.chosen, len(self.jobs) - 1)
         run = self.jobs[self.chosen].run
         metrics = self._metrics.setdefault(run.path, Metrics(run.metrics))
-        self._metrics = {run.path: metrics}  # others are read again when they are chosen
+        self._metrics = {run.path: metrics}  # others are read again when they are selected
         metrics.read()
 
     def press(self, key: str) -> None:
-        """Choose the next run or metric, or the one before."""
+        """Select the next or previous run or metric by an arrow key."""
         if key in ("up", "down"):
             self.chosen = (self.chosen + (1 if key == "down" else -1)) % len(self.jobs)
             self.refresh()
@@ -140,7 +140,7 @@ class Watch:
             self.metric = names[(self._index(names) + (1 if key == "right" else -1)) % len(names)]
 
     def names(self) -> list[str]:
-        """Return the metrics of the chosen run that are shown, the important ones first."""
+        """Return the shown metrics of the selected run, important ones first."""
         metrics = self._metrics.get(self.jobs[self.chosen].run.path)
         names = [] if metrics is None else list(metrics.curves)
         if self._wanted:
@@ -151,7 +151,7 @@ class Watch:
         return names.index(self.metric) if self.metric in names else 0
 
     def view(self, rows: int) -> View:
-        """Return what a frame shows; figures of at most so many runs around the chosen one are read."""
+        """Return the content of a frame; rows: most runs around the selected one whose numbers are read."""
         job = self.jobs[self.chosen]
         metrics, names = self._metrics.get(job.run.path, Metrics(job.run.metrics)), self.names()
         newest = {"env_steps": 0.0, "updates": 0.0, **metrics.newest}
@@ -184,7 +184,7 @@ class Watch:
         )
 
     def _total(self, run: RunDir) -> int | None:
-        """Return the environment steps, or without an environment the updates, of the run's budget."""
+        """Return the budget of a run in environment steps, or in updates without an environment."""
         if run.path not in self._totals:
             self._totals[run.path] = None
             with suppress(RlrunError, RecursionError):
@@ -196,10 +196,10 @@ class Watch:
 
 
 def runs_in(folder: Path | str) -> Callable[[], Sequence[WatchedRun]]:
-    """Return a function that lists the runs in a folder; it looks for new ones at an interval.
+    """Return a function that lists the runs in a folder, and searches for new ones periodically.
 
     Raises:
-        RunDirError: there is none.
+        RunDirError: there are no runs.
     """
     place = place_of(folder)
     listed: list[WatchedRun] = []
@@ -227,9 +227,9 @@ def watch(jobs: Callable[[], Sequence[WatchedRun]], *, metrics: Sequence[str] = 
     """Draw a live view on the terminal until `q` is pressed.
 
     Args:
-        jobs: returns the jobs of now.
+        jobs: returns the current jobs.
         metrics: parts of metric names to show; none = all.
-        every: seconds between two frames; a key draws one at once.
+        every: seconds between two frames; a key press draws one at once.
 
     Raises:
         RequestError: there is no terminal, or no job.
@@ -257,7 +257,7 @@ def watch(jobs: Callable[[], Sequence[WatchedRun]], *, metrics: Sequence[str] = 
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], list[str]]]:
-    """Let the terminal send keys at once; return a function that waits for some, up to so many seconds."""
+    """Set the terminal to send keys at once; yield a function that waits for keys, up to some seconds."""
     handle = sys.stdin.fileno()
     settings = termios.tcgetattr(handle)
 

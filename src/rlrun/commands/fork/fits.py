@@ -1,4 +1,4 @@
-"""What parts of a new run can take of other runs: tensors of the same shapes, moments of the same networks."""
+"""Find the states of other runs that fit a new run: tensors of equal shapes, optimizer moments of the same networks."""
 
 import copy
 from collections import defaultdict
@@ -18,18 +18,18 @@ from rlrun.memory import Table
 
 
 class Fits:
-    """The values of other runs that parts of a new one can take, and why others are not taken.
+    """The values of other runs that fit the parts of a new one, and the reasons why others do not.
 
     Args:
         parts: of the new run, by config path.
         own: their entries.
-        taken: where each entry shall come from.
-        sources: that were read.
+        taken: the requested source of each entry.
+        sources: the checkpoints that were read.
 
     Attributes:
         values: part -> entry -> value.
-        left: what stays at its initial values -> why.
-        following: target networks that become equal to their networks -> why.
+        left: part or entry that keeps its initial values -> reason.
+        following: target network that is copied from its network instead -> reason.
     """
 
     def __init__(
@@ -43,14 +43,16 @@ class Fits:
         self.values: dict[str, dict[str, Any]] = {}
         self.left: dict[str, str] = {}
         self.following: dict[str, str] = {}
-        # id of a network's tensor -> the checkpoints that it comes from, and whether under its own name
+        # id of a network's tensor -> the checkpoints that it comes from, and whether its name is the same there
         self._origins: dict[int, set[tuple[Path, bool]]] = {}
 
     def take(self, path: str, strict: bool) -> None:
-        """Take what fits a part; networks come first, as the state of callbacks depends on where they come from.
+        """Take the values that fit a part.
+
+        Call it for networks first: the states of callbacks only fit networks from the same checkpoint.
 
         Raises:
-            ConfigError: something does not fit, and `strict`.
+            ConfigError: a value does not fit, and `strict` is set.
         """
         part, entries = self.parts[path], self.taken[path]
         first = next(iter(entries.values()))
@@ -71,7 +73,7 @@ class Fits:
             way_out = "init.strict=false leaves these at their initial values"
             raise ConfigError(f"init.{first.key}: {self.sources[first.run].place} does not fit: {names}; {way_out}")
         left |= misfits
-        if misfits and not isinstance(part, nn.Module):  # another state is loaded as a whole
+        if misfits and not isinstance(part, nn.Module):  # other states are only loaded as a whole
             return
         self.values[path] = {name: value for name, value in there.items() if not whys[name]}
         for name, tensor in _tensors(part).items() if isinstance(part, nn.Module) else ():
@@ -79,7 +81,7 @@ class Fits:
                 self._origins.setdefault(id(tensor), set()).add(self._origin(path, name))
 
     def _surplus(self, path: str) -> list[str]:
-        """Return the entries that only the networks there have, by the names that they would have here."""
+        """Return the entries that only the other run's network has, by their names in the new run."""
         names: list[str] = []
         for key, entry in {entry.key: entry for entry in self.taken[path].values()}.items():
             state = self.sources[entry.run].lookup(entry.part or entry.prefix)
@@ -92,7 +94,10 @@ class Fits:
         return self.sources[entry.run].place, entry.name == full_name(path, name)
 
     def _of_other_networks(self, path: str) -> str | None:
-        """Return a network that a callback trains or follows here, and that is not the one of its state there."""
+        """Return a network of a callback that does not come from the same checkpoint as the callback's state.
+
+        It is a network that the callback trains, or that its target network follows; None if all match.
+        """
         part = self.parts[path]
         optimizer = getattr(part, "optimizer", None)
         groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else ()
@@ -111,7 +116,7 @@ class Fits:
         return None
 
     def _keep_together(self, path: str, whys: dict[str, str | None]) -> None:
-        """Leave a module's buffers and counts, unless all of them are taken of one module: they are one statistic."""
+        """Drop entries of a module with buffers unless all come from one module, as they are one statistic."""
         parameters = dict(cast(nn.Module, self.parts[path]).named_parameters(remove_duplicate=False))
         modules: dict[str, list[str]] = defaultdict(list)
         for name in self.own[path]:
@@ -123,7 +128,7 @@ class Fits:
                 whys |= {name: whys[name] or "taken as a whole only" for name in names if name in whys}
 
     def described(self, run: str) -> list[str]:
-        """Return what is taken of a run: each part, with its name there and how much of it, where that differs."""
+        """Return the parts taken from a run, with their names there and the number of entries, if these differ."""
         loaded = []
         for path, values in self.values.items():
             entries, own = self.taken[path], self.own[path]
@@ -136,13 +141,13 @@ class Fits:
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers by name; one that has several names is there several times."""
+    """Return parameters and buffers by name; a shared tensor appears under each of its names."""
     parameters, buffers = (named(remove_duplicate=False) for named in (network.named_parameters, network.named_buffers))
     return {**dict(parameters), **dict(buffers)}
 
 
 def entries_of(part: Stateful) -> dict[str, Any]:
-    """Return what a part can take of another run: name within it -> present value; "" names the part as a whole."""
+    """Return the entries of a part that another run can provide: name -> present value; "" is the whole part."""
     if isinstance(part, Table):
         return {"": part}
     if isinstance(part, nn.Module):
@@ -153,7 +158,7 @@ def entries_of(part: Stateful) -> dict[str, Any]:
 
 
 def _misfit(part: Stateful, name: str, own: Any, value: Any) -> str | None:
-    """Return why a part cannot take a value in place of its own; None if it can, or if only loading shows that."""
+    """Return why a value cannot replace a part's own; None if it can, or if only loading can tell."""
     if value is None:
         return "not there"
     if isinstance(part, Table):
@@ -167,7 +172,7 @@ def _misfit(part: Stateful, name: str, own: Any, value: Any) -> str | None:
             if not strategy.takes(value[kind]):
                 return f"it has another {kind} there"
         return None
-    if not name:  # a network without numbers
+    if not name:  # a network without tensors
         return "it has numbers there" if value else None
     if is_optimizer(own) and is_optimizer(value):
         optimizer: torch.optim.Optimizer = cast(Any, part).optimizer
@@ -182,7 +187,7 @@ def _misfit(part: Stateful, name: str, own: Any, value: Any) -> str | None:
 
 
 def _difference(own: Any, value: Any) -> str | None:
-    """Return where two states differ in names or shapes; None if they do not."""
+    """Return a difference in names or shapes between two states, or None."""
     if isinstance(own, Mapping) and isinstance(value, Mapping) and own:
         for name in {**own, **value}:
             if name not in value or name not in own:
@@ -190,13 +195,13 @@ def _difference(own: Any, value: Any) -> str | None:
             if why := _difference(own[name], value[name]):
                 return f"{name}: {why}" if isinstance(own[name], Mapping) else why
         return None
-    if isinstance(own, list) and own and isinstance(own[0], str):  # names of parameters
+    if isinstance(own, list) and own and isinstance(own[0], str):  # a list of parameter names
         return None if own == value else "it has other parameters there"
     there, here = (
         f"{list(state.shape)}" if isinstance(state, Tensor | np.ndarray) else type(state).__name__
         for state in (value, own)
     )
-    numbers = {"int", "float", "NoneType"}  # a state may have none yet
+    numbers = {"int", "float", "NoneType"}  # None: a number that is not set yet
     return None if there == here or {there, here} <= numbers else f"{there} there, {here} here"
 
 
@@ -205,7 +210,10 @@ def is_optimizer(state: Any) -> bool:
 
 
 def _moments(optimizer: torch.optim.Optimizer, number: int) -> dict[str, Any]:
-    """Return an optimizer's state for its parameter of a number after a first step, found by a step on a copy."""
+    """Return the optimizer state of one parameter after a first step, which is made on a copy.
+
+    number: index of the parameter among all groups.
+    """
     pairs = [(group, parameter) for group in optimizer.param_groups for parameter in group["params"]]
     if number >= len(pairs):
         return {}

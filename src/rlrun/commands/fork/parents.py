@@ -1,4 +1,4 @@
-"""The run that a fork starts from, and the overrides that it repeats."""
+"""The parent run of a fork, and its overrides, which the fork repeats."""
 
 import re
 import shlex
@@ -18,15 +18,15 @@ from rlrun.runs.trust import require_trusted
 
 PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # text that Hydra's grammar accepts without quotes
 PART = re.compile(r"(.+):([A-Za-z_][\w.]*)")  # RUN:PART
-CHOSEN = ("algorithm", "env")  # groups of which every run needs a file
+CHOSEN = ("algorithm", "env")  # groups from which every run needs an option
 NAME = re.compile(r"[^:\s]+")
 
 
 def find(text: str) -> tuple[RunDir, str]:
-    """Return the run that RUN, RUN@STEP or RUN@best names, and STEP, `best` or an empty text.
+    """Return the run of RUN, RUN@STEP or RUN@best, with STEP, `best` or "".
 
     Raises:
-        RunDirError: there is no such run, or no such checkpoint; the message names those there are.
+        RunDirError: there is no such run or checkpoint; the message names the existing ones.
     """
     path = Path(text).expanduser()
     base, mark, which = text.rpartition("@")
@@ -38,7 +38,7 @@ def find(text: str) -> tuple[RunDir, str]:
 
 
 def wanted(composed: Composed) -> dict[str, tuple[str, str] | None]:
-    """Return what `init` says: prefix of parts -> the run and the part's name there, "" for the same; None = nothing.
+    """Return the requests of `init`: prefix of parts -> run and name there ("" = the same name); None = take nothing.
 
     Raises:
         ConfigError: an interpolation leads nowhere.
@@ -52,13 +52,13 @@ def wanted(composed: Composed) -> dict[str, tuple[str, str] | None]:
 
 
 def _taken_apart(text: str) -> tuple[str, str]:
-    """Return RUN and PART of `RUN:PART`; a colon may also belong to a path."""
+    """Split `RUN:PART`; a colon may also be part of an existing path."""
     named = None if Path(text).expanduser().exists() else PART.fullmatch(text)
     return (named[1], named[2]) if named else (text, "")
 
 
 def require_there(runs: Iterable[tuple[str, str]]) -> None:
-    """Refuse, in one line, a key of `init` whose run or checkpoint does not exist.
+    """Refuse a key of `init` whose run or checkpoint does not exist.
 
     runs: keys with their runs.
     """
@@ -72,13 +72,13 @@ def require_there(runs: Iterable[tuple[str, str]]) -> None:
 def started(
     overrides: Iterable[str] | Composed, start: str, config_dir: Path | None = None, *, trust: bool = False
 ) -> Composed:
-    """Compose the config of a run that starts from another: the parent's overrides first, then these.
+    """Compose the config of a fork: the parent's overrides first, then the new ones.
 
     Args:
         overrides: of the new run; the last of the same key wins.
         start: RUN, RUN@STEP or RUN@best.
         config_dir: the user's own conf folder.
-        trust: repeat the parent's overrides though it was not made here, and remember that.
+        trust: repeat the parent's overrides even if it was made elsewhere, and remember that it is trusted.
 
     Raises:
         RequestError: there is no such run, it is not trusted, or the file of its overrides cannot be read.
@@ -99,12 +99,12 @@ def started(
 
 
 def _is_init(key: str) -> bool:
-    """Return True if a key says what a run starts from, which its forks do not repeat."""
+    """Return True for keys of `init`, which forks do not repeat."""
     return key.split(".")[0] == "init"
 
 
 def _whose(error: ConfigError, before: list[str], overrides: list[str], run: RunDir) -> str:
-    """Return a message that names the parent, unless the error is about a key of the new overrides."""
+    """Return an error's message, naming the parent unless the error is about a key of the new overrides."""
     place = f"{(NAME.match(str(error)) or [''])[0]}."  # every such error begins with the key that it is about
     if any(f"{override.key}.".startswith(place) for override in parse(overrides)):
         return str(error)

@@ -1,4 +1,4 @@
-"""The runs that parts come from: which entry is taken of which run, and the checkpoints that have them."""
+"""Choose the run that each entry of a part comes from, and read the checkpoints."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from rlrun.commands.fork.parents import find
 from rlrun.core.errors import ConfigError, RunDirError, beginnings, did_you_mean
 from rlrun.runs.directory import RunDir
 
-ALL = "from"  # the key of `init` for all parts; other keys are prefixes of parts, and the longest one decides
-SHOWN = 3  # names in a message
+ALL = "from"  # the key of `init` for all parts; other keys are prefixes of parts, and the longest match counts
+SHOWN = 3  # largest number of names in a message
 
 _messages = logging.getLogger("rlrun.commands.fork")
 
 
 class Taken(NamedTuple):
-    """Where an entry of a part comes from."""
+    """The requested source of an entry of a part."""
 
     key: str  # of `init`
     run: str  # as the config has it
@@ -28,22 +28,22 @@ class Taken(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A checkpoint that was read."""
+    """A loaded checkpoint."""
 
     run: RunDir
     place: Path
     about: CheckpointManifest
-    states: Mapping[str, Any]  # of the parts that are wanted
+    states: Mapping[str, Any]  # of the requested parts
 
     def lookup(self, name: str) -> Any:
-        """Return the state of a part, or what it has at any depth, by full name; None where the run lacks it."""
+        """Return the state of a part, or an entry inside it, by full name; None if the run lacks it."""
         found: Any = self.states
         while name:
             if not isinstance(found, Mapping):
                 return None
-            # a key may have dots in it, or be a number
+            # a key may contain dots, or be a number
             keys = [name] if name in found else [key for key in found if within(name, str(key))]
-            if not keys:  # in a part, a name may also be that of a piece of a network
+            if not keys:  # the name may be the prefix of several entries, such as a submodule's
                 below = {key[len(name) + 1 :]: found[key] for key in map(str, found) if within(key, name)}
                 return below if below and found is not self.states else None
             key = max(keys, key=lambda key: len(str(key)))
@@ -54,10 +54,10 @@ class Source(NamedTuple):
 def choose(
     init: Mapping[str, tuple[str, str] | None], own: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Taken]]:
-    """Return where each entry of each part comes from; the longest prefix decides.
+    """Return the source of each entry of each part; the longest prefix in `init` counts.
 
     Raises:
-        ConfigError: a prefix names nothing of this run.
+        ConfigError: a prefix matches no part of this run.
     """
     taken: dict[str, dict[str, Taken]] = {}
     met = {ALL}
@@ -82,7 +82,9 @@ def choose(
 
 
 def read(taken: Mapping[str, Mapping[str, Taken]]) -> dict[str, Source]:
-    """Read the runs that parts come from; a damaged newest checkpoint is skipped, one that was named is not.
+    """Read the runs that parts come from.
+
+    Damaged newest checkpoints are skipped with a warning; a checkpoint that the user named is not.
 
     Raises:
         RequestError: a run, a checkpoint or a part is missing, or is damaged.
@@ -129,7 +131,7 @@ def read(taken: Mapping[str, Mapping[str, Taken]]) -> dict[str, Source]:
 
 
 def within(name: str, prefix: str) -> bool:
-    """Return True if a dotted name is a prefix, or begins with it and a dot."""
+    """Return True if a dotted name equals a prefix, or lies below it."""
     return f"{name}.".startswith(f"{prefix}.")
 
 
@@ -139,6 +141,6 @@ def full_name(path: str, name: str) -> str:
 
 
 def some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of others, as text."""
     more = len(names) - SHOWN
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")

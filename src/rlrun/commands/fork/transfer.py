@@ -1,4 +1,4 @@
-"""Load parts of other runs into a new one: `init: {PART: RUN}`. All is checked before a run directory exists."""
+"""Load parts of other runs into a new one: `init: {PART: RUN}`. Errors appear before a run directory is created."""
 
 import hashlib
 import logging
@@ -28,10 +28,10 @@ _messages = logging.getLogger("rlrun.commands.fork")
 
 @dataclass
 class Fork:
-    """What a new run took of others."""
+    """The record of the parts that a new run took from others."""
 
     lineage: Any  # for the manifest: one parent, or a list of several
-    lines: list[str]  # what was loaded from where, and what was left at its initial values
+    lines: list[str]  # for the log: loaded parts with their sources, and parts that keep their initial values
 
     def begin(self, run: RunDir, parts: Mapping[str, Stateful]) -> dict[str, Any]:
         """Write the new run's first checkpoint. From here on the run does not need its parents.
@@ -60,7 +60,7 @@ class Fork:
 
 
 def transfer(composed: Composed, parts: Mapping[str, Stateful]) -> Fork | None:
-    """Load the parts that `init` names into a run that was built; return None where it names none.
+    """Load the parts that `init` names into a built run; return None if it names none.
 
     Args:
         composed: of the new run.
@@ -110,10 +110,10 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful]) -> Fork | None:
 
 
 def _load(path: str, part: Stateful, values: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Load values into a part; learning rates and other settings of an optimizer stay its own.
+    """Load values into a part; an optimizer keeps its own learning rate and other settings.
 
     Raises:
-        RunDirError: the part refuses them.
+        RunDirError: the values do not fit the part.
     """
     new = dict(values)
     for name in new:
@@ -124,6 +124,6 @@ def _load(path: str, part: Stateful, values: Mapping[str, Any], own: Mapping[str
             new[""] = part.forked(new[""])
         part.load_state_dict(new[""] if "" in new else {**part.state_dict(), **new})
         if isinstance(part, Table):
-            cut_off(part)  # open episodes belong to the other run
+            cut_off(part)  # truncate the other run's open episodes
     except Exception as error:
         raise RunDirError(f"init: {path} does not fit: {explain(error)}; init.{path}=null leaves it out") from error
