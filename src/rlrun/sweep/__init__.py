@@ -2,10 +2,10 @@
 
 A sweep's folder:
 
-    sweep.json        the overrides of the command, where and by whom it was begun
+    sweep.json        the overrides of the command, and where and by whom it was begun
     jobs.jsonl        the jobs: key and overrides of each
-    jobs/<key>/       the run directory of each, and with it its state; `hydra.sweep.subdir` names others
-    logs/<key>.txt    what its process printed
+    jobs/<key>/       the run directory of a job, which contains its state; `hydra.sweep.subdir` sets another place
+    logs/<key>.txt    the output of its process
 
-Nothing is imported here: jobs are prepared for (`children.prepare`) while the rest is imported.
+This module imports nothing, so that `children.prepare` can run in parallel to the imports.
 """

@@ -1,6 +1,6 @@
-"""Processes that start at once, because they are forked from one that has imported everything.
+"""Child processes that start quickly, because they are forked from a server that has imported everything.
 
-Each has its own process group and its own log. It stops as by SIGTERM when the process that started it ends.
+Each has its own process group and its own log. It gets SIGTERM when the process that started it ends.
 """
 
 import multiprocessing
@@ -25,14 +25,14 @@ CONTEXT.set_forkserver_preload(["rlrun.sweep.preload"])
 # Signals that a terminal or scheduler may send to a whole group of processes.
 OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 ASKED = b"asked"
-GRACE = 300.0  # seconds in which a process ends whose parent has ended
-SAFE_PATH, OURS = "PYTHONSAFEPATH", "rlrun"  # a variable of Python, and its value where a user has not set it
-LOST = 255  # exit code by `multiprocessing` if the fork server has ended and the code is unknown
+GRACE = 300.0  # seconds for a child to end after its parent has ended; then it is killed
+SAFE_PATH, OURS = "PYTHONSAFEPATH", "rlrun"  # a variable of Python, and its value if the user has not set it
+LOST = 255  # exit code from `multiprocessing` if the fork server has ended, so that the real code is unknown
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Let interpreters that start meanwhile import nothing from the current folder: it may be that of a sweep."""
+    """Keep interpreters that start in this context from importing from the current folder, which may be a sweep's."""
     is_set = SAFE_PATH in os.environ
     os.environ.setdefault(SAFE_PATH, OURS)
     try:
@@ -43,14 +43,14 @@ def safe_path() -> Iterator[None]:
 
 
 def prepare() -> None:
-    """Start the fork server, which imports for some seconds while this process continues.
+    """Start the fork server; its imports take some seconds, while this process continues.
 
-    The server blocks signals, because it has to report the exit codes of its children.
+    The server blocks signals, because it must live to report the exit codes of its children.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_GROUPS)
     try:
         with safe_path():
-            resource_tracker.ensure_running()  # unblocks some of them
+            resource_tracker.ensure_running()  # called first, as it unblocks some signals
             signal.pthread_sigmask(signal.SIG_BLOCK, OF_GROUPS)
             forkserver.ensure_running()
     finally:
@@ -63,7 +63,7 @@ class Child:
     def __init__(
         self, target: Callable[..., None], *args: Any, paths: Sequence[str], connection: Connection | None = None
     ) -> None:
-        self.connection = connection  # closes with this process; the child stops then
+        self.connection = connection  # closes when this process ends; then the child stops
         self._process = CONTEXT.Process(target=_begin, args=(target, *args))
         self._code: int | None = None
         prepare()
@@ -80,13 +80,13 @@ class Child:
         self.pid: int = self._process.pid
 
     def poll(self) -> int | None:
-        """Return the exit code; 75 if it is unknown: then the run's files show how far it came."""
+        """Return the exit code, or None; 75 if it is unknown, as the run's files then show the progress."""
         if self._code is None:
             self._look(0.0)
         return self._code
 
     def _look(self, timeout: float | None) -> None:
-        """Read the exit code before `multiprocessing` does, which takes an unknown one for 255."""
+        """Read the exit code before `multiprocessing` does, which would replace an unknown one by 255."""
         popen: Any = self._process._popen  # type: ignore[attr-defined]
         if popen.returncode is None:
             if not connection.wait([self._process.sentinel], timeout):
@@ -94,7 +94,7 @@ class Child:
             with suppress(OSError, EOFError):
                 self._code = popen.returncode = forkserver.read_signed(self._process.sentinel)
                 return
-        # Else it was read when another process was started, or it is unknown.
+        # Otherwise the code was read when another process was started, or it is unknown.
         self._code = STOPPED if popen.returncode in (None, LOST) else popen.returncode
 
     def send_signal(self, number: int) -> None:
@@ -103,14 +103,14 @@ class Child:
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to stop; the end of this process does not ask again."""
+        """Ask it to stop; it gets no second signal when this process ends."""
         if self.connection is not None:
             with suppress(OSError):  # it has just ended
                 self.connection.send_bytes(ASKED)
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it with all processes that it forked, since one of these may hang."""
+        """Kill it and all processes that it forked, since one of these may hang."""
         if self.poll() is None:
             with suppress(ProcessLookupError):  # it has not made its own group yet
                 os.killpg(self.pid, signal.SIGKILL)
@@ -126,15 +126,15 @@ class Child:
 
 
 def start(work: Callable[..., int], *args: Any, log: Path, variables: Mapping[str, str] | None = None) -> Child:
-    """Start a child that calls a function and exits with what it returns; what it prints is added to a file.
+    """Start a child that calls a function and exits with its result; its output is appended to a file.
 
-    variables: of its environment, in addition to those of this process.
+    variables: for its environment, in addition to those of this process.
 
     Raises:
         RunDirError: the file cannot be written.
         OSError: the system refuses another process.
     """
-    os.close(open_own(log))  # else its process would end without a message
+    os.close(open_own(log))  # fails here, as the child could report no error
     theirs, ours = CONTEXT.Pipe(duplex=False)
     paths = [path or os.getcwd() for path in sys.path]  # so that the child can import the module of `work`
     try:
@@ -153,22 +153,22 @@ def _begin(target: Callable[..., None], *args: Any) -> None:
 def _serve(
     parent: Connection, log: str, variables: Mapping[str, str], work: Callable[..., int], args: Sequence[Any]
 ) -> None:
-    # Else each env in a process would be forked from a new server, which imports everything again.
+    # Otherwise each env in a process would be forked from a new server, which would import everything again.
     multiprocessing.set_start_method("fork", force=True)
     os.setsid()
     os.environ.update(variables)
     handle = open_own(Path(log))
     for number in (1, 2):
         os.dup2(handle, number)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below a shell that runs this in its background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in background processes
     threading.Thread(target=_leave_with, args=(parent, os.getpid()), daemon=True).start()
     sys.exit(work(*args))
 
 
 def _leave_with(parent: Connection, own: int) -> None:
-    """Send SIGTERM to this process when the other end of a pipe closes, unless it was asked to stop before.
+    """Send SIGTERM to this process when the other end of a pipe closes, unless it was already asked to stop.
 
-    One that hangs is killed, with all that it forked, so that its run is free.
+    If it hangs, it is killed after `GRACE` seconds with all processes that it forked, which releases its run.
     """
     try:
         parent.recv_bytes()  # `ASKED`

@@ -25,8 +25,8 @@ from rlrun.runs.progress import counted_updates, number_of
 from rlrun.runs.trust import remember
 
 State = Literal["pending", "running", "completed", "failed", "pruned"]
-PATIENCE = 60.0  # seconds to wait for another process that adds jobs
-OWN = re.compile(r"logs|launches|.*\.(json|jsonl|lock|journal)")  # what else a sweep's folder has
+PATIENCE = 60.0  # seconds to wait while another process adds jobs
+OWN = re.compile(r"logs|launches|.*\.(json|jsonl|lock|journal)")  # the sweep's own files and folders
 KEY = re.compile(r"\w[\w-]{0,63}", re.ASCII)
 BUDGET = re.compile(r"stop\.[a-z_]+=[0-9][0-9_.e+-]{0,31}", re.ASCII)
 
@@ -35,10 +35,10 @@ class JobStatus(NamedTuple):
     """The state of a job.
 
     Attributes:
-        job: which one.
+        job: the job.
         state: of its run directory; a failed job with attempts left is pending.
-        attempts: that failed.
-        error: why the last one did.
+        attempts: number of failed attempts.
+        error: reason of the last failure.
     """
 
     job: Job
@@ -48,13 +48,13 @@ class JobStatus(NamedTuple):
 
 
 class SweepDir:
-    """A sweep's folder.
+    """A sweep's folder, with its list of jobs.
 
-    Any number of processes may read it and add jobs, on any machine that sees it.
+    Several processes may read it and add jobs, on all machines that share the folder.
 
     Args:
         path: of the folder.
-        retries: further attempts that a failed job has.
+        retries: number of further attempts after a failure.
     """
 
     def __init__(self, path: Path, retries: int = 0) -> None:
@@ -63,7 +63,7 @@ class SweepDir:
         self.list = self.path / "jobs.jsonl"
         self.retries = retries
         self._listed: tuple[object, list[Job]] = None, []
-        self._added: dict[str, Job] = {}  # by this process, with their composed configs
+        self._added: dict[str, Job] = {}  # jobs that this process added, with their composed configs
         self._runs: dict[str, RunDir] = {}
         self._ended: dict[str, tuple[object, JobStatus]] = {}
 
@@ -86,14 +86,14 @@ class SweepDir:
         return self._listed[1]
 
     def lines(self) -> list[bytes]:
-        """Return the lines of the list of jobs: what they build, and where."""
+        """Return the lines of jobs.jsonl, which determine what jobs build, and where."""
         return read_bytes(self.list).splitlines()
 
     def _require_one_each(self, jobs: Sequence[Job]) -> None:
-        """Refuse a list that `add` has not written.
+        """Refuse a list with duplicate jobs or folders, which `add` never writes.
 
         Raises:
-            RunDirError: two jobs are one, or a job has no folder of its own.
+            RunDirError: two lines are of one job, or folders of jobs are not separate.
         """
         twice = next((key for key, count in Counter(job.key for job in jobs).items() if count > 1), None)
         if twice is not None:
@@ -104,10 +104,10 @@ class SweepDir:
             raise RunDirError(f"{self.list} is damaged: {error}") from error
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Add jobs, all or none; overrides of a job that is there replace its former ones.
+        """Add jobs, all or none; a job that is already in the list gets the new overrides.
 
         Raises:
-            ConfigError: two jobs would have one folder.
+            ConfigError: two jobs would share a folder.
         """
         jobs = list(jobs)
         with self._alone():
@@ -124,13 +124,13 @@ class SweepDir:
                 files.replace(self.list, "".join(f"{_line(job)}\n" for job in listed.values()).encode())
 
     def run(self, job: Job) -> RunDir:
-        """Return the run directory of a job, which may be absent."""
+        """Return the run directory of a job, which may not exist yet."""
         if job.key not in self._runs:
             self._runs[job.key] = RunDir(self.path / place_of(job))
         return self._runs[job.key]
 
     def log(self, job: Job) -> Path:
-        """Return the file for what the processes of a job print."""
+        """Return the file for the output of a job."""
         return self.path / "logs" / f"{job.key}.txt"
 
     def statuses(self) -> list[JobStatus]:
@@ -151,7 +151,7 @@ class SweepDir:
         attempts, error = failures(about), about.get("error")
         if about.get("status") == "pruned":
             state = "pruned"
-        elif held or (held is None and run.read_status()["status"] == "running"):  # by its heartbeat
+        elif held or (held is None and run.read_status()["status"] == "running"):  # without locks, by its heartbeat
             state = "running"
         elif about.get("status") == "completed" and is_completed(run, job.overrides):
             state = "completed"
@@ -163,20 +163,20 @@ class SweepDir:
         return status
 
     def fail(self, job: Job, error: str) -> None:
-        """Note an attempt that failed without a note of its own."""
+        """Record a failed attempt whose process could not record it."""
         run = self.run(job)
         run.path.mkdir(parents=True, exist_ok=True)
         run.write_status("failed", error=error)
 
     def prune(self, keys: Iterable[str]) -> None:
-        """Prune those of some jobs that have not ended; who runs one will stop it."""
+        """Prune those of some jobs that have not ended; the process that runs one will stop it."""
         for status in self._of(keys):
             if status.state in ("pending", "running"):
                 self.run(status.job).path.mkdir(parents=True, exist_ok=True)
                 self.run(status.job).write_status("pruned")
 
     def reopen(self, keys: Iterable[str], state: State) -> None:
-        """Let those of some jobs run again that failed, or were pruned, with all their attempts."""
+        """Make those of some jobs that have a state (failed or pruned) pending again, with all their attempts."""
         for status in self._of(keys):
             if status.state == state:
                 self.run(status.job).write_status("stopped", attempts=0)
@@ -187,7 +187,7 @@ class SweepDir:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other processes from adding jobs."""
+        """Lock the list of jobs against other processes."""
         path, until = self.path / "jobs.lock", time.monotonic() + PATIENCE
         while (handle := locks.locked(path)) is None:
             if time.monotonic() > until:
@@ -200,15 +200,15 @@ class SweepDir:
 
 
 def place_of(job: Job) -> str:
-    """Return the run directory of a job, below its sweep's folder."""
+    """Return the run directory of a job, relative to its sweep's folder."""
     return job.subdir or f"jobs/{job.key}"
 
 
 def require_apart(jobs: Iterable[Job]) -> None:
-    """Refuse jobs whose run directories are one, or lie one in another, or among the sweep's own files.
+    """Refuse jobs whose run directories are equal, nested, or among the sweep's own files.
 
     Raises:
-        ConfigError: naming two folders, or the one.
+        ConfigError: naming the folder or folders.
     """
     places = sorted(
         (Path(place_of(job).replace(NUMBER, str(number))).parts, job.label) for number, job in enumerate(jobs)
@@ -222,7 +222,7 @@ def require_apart(jobs: Iterable[Job]) -> None:
 
 
 def _is_below(path: Path) -> bool:
-    """Return True if a path leads into a sweep's folder, to none of its own files."""
+    """Return True if a path stays inside a sweep's folder, apart from its own files."""
     names = path.parts
     plain = all(name.isprintable() and name != ".." and len(os.fsencode(name)) < 256 for name in names)
     return bool(names) and plain and not path.is_absolute() and OWN.fullmatch(names[0]) is None
@@ -234,10 +234,10 @@ def _line(job: Job) -> str:
 
 
 def _job(line: bytes, path: Path) -> Job:
-    """Return the job of a line.
+    """Parse a line of jobs.jsonl.
 
     Raises:
-        RunDirError: it is not a line that `add` writes.
+        RunDirError: the line is damaged.
     """
     try:
         entry: dict[str, Any] = json.loads(line)
@@ -255,7 +255,7 @@ def _job(line: bytes, path: Path) -> Job:
 
 
 def is_completed(run: RunDir, overrides: Sequence[str]) -> bool:
-    """Return True if a run's summary says that it was completed, for at least the budget of these overrides."""
+    """Return True if a run's summary says that it was completed, and its budget is at least that of the overrides."""
     summary = known(run.summary)
     if summary.get("status") != "completed":
         return False

@@ -1,6 +1,6 @@
-"""Imports of the process that jobs are forked from, and what it computes before the first fork.
+"""Imports and caches of the fork server, which all jobs share.
 
-It starts no thread and opens no file that a child would share.
+The module must not start threads or keep files open, since children would inherit them.
 """
 
 import gc
@@ -8,9 +8,9 @@ import importlib
 import os
 import pkgutil
 
-if os.environ.get("PYTHONSAFEPATH") == "rlrun":  # of `children.safe_path`; programs that jobs start do without it
+if os.environ.get("PYTHONSAFEPATH") == "rlrun":  # set by `children.safe_path`; not for programs that jobs start
     del os.environ["PYTHONSAFEPATH"]
-# Redirect stdout and stderr first: a reader of the parent's output would wait for the end of all these imports.
+# Redirect stdout and stderr first: otherwise a reader of the parent's output would wait until these imports end.
 nowhere = os.open(os.devnull, os.O_WRONLY)
 for number in (1, 2):
     os.dup2(nowhere, number)
@@ -21,11 +21,11 @@ for module in pkgutil.walk_packages(algorithms.__path__, "rlrun.algorithms."):
     importlib.import_module(module.name)
 for name in ("rlrun.env.toys", "rlrun.commands.resume", "filelock"):
     importlib.import_module(name)
-# A command that only composes builds the tables of the grammar, and reads the files that most jobs start from.
+# Composing one config fills the caches of the grammar and of the files that most jobs use.
 composed = ["algorithm=sac", "env=cartpole", "+with=[rnd,icm]", "algorithm.lr=3.0e-4"]
 importlib.import_module("rlrun.cli.main").command().main(["train", "--cfg", "job", *composed], standalone_mode=False)
 importlib.import_module("rlrun.runs.manifest").versions()
-# torch reads its own sources at the first seed; each job sets its own.
+# torch reads its own source files at the first seed; each job sets its own seed later.
 importlib.import_module("rlrun.core.seeds").Seeds(0).apply()
 gc.collect()
-gc.freeze()  # else the first collection in a child copies all shared pages
+gc.freeze()  # otherwise the first garbage collection in a child would copy all shared pages

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: a line for whatever changed, and a table at its end. `rlrun watch` is a live view."""
+"""Print the progress of a sweep: a line for each change, and a table at its end. `rlrun watch` is a live view."""
 
 import sys
 import time
@@ -15,20 +15,20 @@ ORDER: tuple[State, ...] = ("running", "failed", "pending", "completed", "pruned
 
 
 class Show:
-    """Show the progress of a sweep's jobs.
+    """Prints the progress of a sweep's jobs.
 
     Args:
-        sweep: whose jobs.
-        grows: more jobs than are known may come, so that nothing is said of the time to go.
+        sweep: the sweep.
+        grows: more jobs may be added, so no remaining time is printed.
     """
 
     def __init__(self, sweep: SweepDir, *, grows: bool = False) -> None:
         self.sweep = sweep
         self.grows = grows
         self._printed: dict[str, tuple[Any, ...]] = {}
-        self._since: dict[str, float] = {}  # when a job was first seen running
-        self._took: list[float] = []  # seconds of jobs that were seen to begin and to end
-        self._workers = 1  # jobs that run at a time, at most so far
+        self._since: dict[str, float] = {}  # time when a job was first seen running
+        self._took: list[float] = []  # seconds of jobs whose begin and end were seen
+        self._workers = 1  # largest number of jobs that ran at a time so far
 
     def __call__(self, statuses: list[JobStatus]) -> None:
         self._follow(statuses)
@@ -49,7 +49,7 @@ class Show:
         print(printable(line), file=sys.stderr, flush=True)
 
     def _follow(self, statuses: Sequence[JobStatus]) -> None:
-        """Note how long jobs take that begin and end while this looks on."""
+        """Record the duration of jobs whose begin and end are seen."""
         now = time.monotonic()
         for job, state, *_ in statuses:
             if state == "running":
@@ -59,7 +59,7 @@ class Show:
         self._workers = max(self._workers, len(self._since))
 
     def _to_go(self, statuses: Sequence[JobStatus]) -> str:
-        """Return how long all jobs take still, by the mean of those that have ended."""
+        """Return the remaining time of all jobs as text, estimated by the mean duration of jobs so far."""
         waiting = sum(status.state == "pending" for status in statuses)
         if self.grows or not self._took or not (waiting or self._since):
             return ""
@@ -69,7 +69,7 @@ class Show:
 
 
 def figures(sweep: SweepDir, status: JobStatus) -> tuple[float, str, str]:
-    """Return steps of a job, the name of its objective or `return`, and the value, as far as they are known."""
+    """Return a job's steps, the name of its objective (or `return`), and the value; 0 and "" if unknown."""
     metrics = progress(sweep.run(status.job).metrics)
     name, value = judged(metrics) or "", score_of(metrics)
     name, form = (name.removeprefix(VALIDATION), ".4g") if name.startswith(VALIDATION) else ("return", ".2f")
@@ -77,7 +77,7 @@ def figures(sweep: SweepDir, status: JobStatus) -> tuple[float, str, str]:
 
 
 def rows(sweep: SweepDir, statuses: Sequence[JobStatus]) -> list[tuple[str, ...]]:
-    """Return a table of jobs with a head: overrides, state, steps, return or objective, and why one failed."""
+    """Return a table of jobs with a header: overrides, state, steps, return or objective, and reason of failure."""
     known = [(status, *figures(sweep, status)) for status in statuses]
     score = " / ".join(dict.fromkeys(name for _, _, name, value in known if value)) or "return"
     table: list[tuple[str, ...]] = [("job", "overrides", "state", "steps", score, "why")]
@@ -88,7 +88,7 @@ def rows(sweep: SweepDir, statuses: Sequence[JobStatus]) -> list[tuple[str, ...]
 
 
 def summary(statuses: Sequence[JobStatus]) -> str:
-    """Return how many jobs are in which state: `24 jobs: 3 running, 21 completed`."""
+    """Return the number of jobs in each state: `24 jobs: 3 running, 21 completed`."""
     states = Counter(status.state for status in statuses)
     return f"{counted(len(statuses), 'job')}: " + ", ".join(
         f"{states[state]} {state}" for state in ORDER if states[state]

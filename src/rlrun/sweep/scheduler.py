@@ -1,4 +1,4 @@
-"""Start the jobs of a sweep, watch them, and note those that fail."""
+"""Start the jobs of a sweep, watch them, and record failures."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from rlrun.sweep.launchers import Launcher, Process
 if TYPE_CHECKING:
     from rlrun.sweep.search import Search
 
-PAUSE = 0.01  # seconds between two looks at the processes
-REST = 0.5  # … for jobs to start, if none was there and none has ended since
-WATCH = 1.0  # … at the files of running jobs, and at all jobs to show them
-AGAIN = 5.0  # seconds until a job is started again that stopped unasked
+PAUSE = 0.01  # seconds between two checks of the processes
+REST = 0.5  # seconds between two searches for pending jobs, if none has ended meanwhile
+WATCH = 1.0  # seconds between two checks of the files of running jobs, and between two displays
+AGAIN = 5.0  # seconds until a job that stopped by itself is started again
 LATE = 30.0  # seconds that files may take from one machine to another
 
 
 @dataclass
 class Limits:
-    """When to give up.
+    """Limits at which a sweep gives up.
 
     Attributes:
-        failures: of jobs, after which no job is started and running jobs are asked to stop; None = never.
+        failures: number of failed jobs after which no job is started and running jobs are asked to stop; None = never.
         retries: further attempts of a failed job.
-        stall: seconds without any sign of progress after which a job counts as hung; None = never.
+        stall: seconds without progress after which a job counts as hung; None = never.
     """
 
     failures: int | None = None
@@ -52,12 +52,12 @@ class Attempt:
     """A job that this process has started.
 
     Attributes:
-        failures: of the job before.
-        quiet_since: when the job had not begun yet, seconds since 1970.
-        watched: when its files were last looked at, on the monotonic clock.
+        failures: number of earlier failed attempts.
+        quiet_since: last time when the job had not begun yet, in seconds since 1970.
+        watched: monotonic time when its files were last checked.
         why: the reason why it was killed.
         asked: whether it was asked to stop.
-        exited: when it left with exit code 0.
+        exited: monotonic time when it exited.
     """
 
     job: Job
@@ -72,24 +72,24 @@ class Attempt:
     exited: float | None = None
 
     def stop(self, *, again: bool = False) -> None:
-        """Let it save and stop; once unless `again`, because a second signal interrupts its checkpoint."""
+        """Ask it to save and stop; a second time only with `again`, as that interrupts its checkpoint."""
         if again or not self.asked:
             self.asked = True
             self.process.terminate()
 
     def watch(self, status: JobStatus, stall: float | None) -> None:
-        """Stop it if it was pruned; kill it if it has given no sign of life, or of progress for `stall` seconds."""
+        """Stop it if it was pruned; kill it if it shows no sign of life, or no progress for `stall` seconds."""
         self.watched = time.monotonic()
         if status.state == "pruned":
             self.stop()
-        if locks.is_held(self.run.lock) is False or not self.run.lock.exists():  # it waits in a queue, or imports
+        if locks.is_held(self.run.lock) is False or not self.run.lock.exists():  # it is queued, or still imports
             self.quiet_since = time.time()
         self.why = self.why or quiet_for(self.run, self.log, since=self.quiet_since, stall=stall)
         if self.why is not None:
             self.process.kill()
 
     def reason(self, code: int) -> str:
-        """Return in one line why it failed."""
+        """Return the reason of its failure in one line."""
         if self.why is not None:
             return self.why
         if code == 0:
@@ -102,20 +102,20 @@ class Attempt:
 
 
 class Signals:
-    """The signals on which a scheduler stops, with all its jobs."""
+    """The received signals, on which a scheduler stops with all its jobs."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
         self._passed_on = 0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Note a signal; one that is sent twice at a time is one, and later the end of the terminal is none."""
+        """Record a signal; two at almost the same time count once, and a later SIGHUP is ignored."""
         now = time.monotonic()
         if not self.times or (number != processes.HANGUP and now - self.times[-1] > TWICE):
             self.times.append(now)
 
     def pass_on(self, attempts: Iterable[Attempt]) -> None:
-        """Ask jobs to stop, and pass on a second signal, which interrupts their checkpoints."""
+        """Ask jobs to stop, and pass on further signals, which interrupt their checkpoints."""
         for attempt in attempts:
             attempt.stop()
             for _ in range(max(self._passed_on, 1), len(self.times)):
@@ -135,22 +135,22 @@ def schedule(
 ) -> int:
     """Keep `workers` jobs running until all jobs of a sweep have ended, here or elsewhere; return the exit code.
 
-    Any number of processes may do so for one sweep, on any machine that sees its folder.
+    Several processes may do so for one sweep, on all machines that share its folder.
 
     Args:
-        sweep: whose jobs.
+        sweep: with the jobs.
         launcher: starts them.
         command: returns the command of a job.
-        workers: jobs that run at a time.
-        limits: when to give up.
-        show: called with the states of all jobs, whenever something changed and now and then.
+        workers: number of jobs that run at a time.
+        limits: at which to give up.
+        show: called with the states of all jobs, after each change and periodically.
         search: adds jobs while others run, and prunes some.
 
     Returns:
-        0 if all jobs are completed or pruned, 1 if some failed, 75 if a signal came.
+        0 if all jobs are completed or pruned, 1 if some failed, 75 after a signal.
     """
     running: dict[int, Attempt] = {}  # by slot
-    later: dict[str, float] = {}  # when a job that stopped unasked may start again
+    later: dict[str, float] = {}  # job that stopped by itself -> time of its next start
     signals, failed = Signals(), 0
     rest = shown = 0.0
 
@@ -160,11 +160,11 @@ def schedule(
         taken |= {key for key, at in later.items() if at > now}
         return [job for job, state, *_ in sweep.statuses() if state == "pending" and job.key not in taken]
 
-    # Signals are handled between two steps of the loop. During a step a job may be started and not be listed yet.
+    # Signals take effect between two iterations: within one, a started job may not be listed yet.
     with handled(signals, *processes.stops()):
         while True:
             now, changed = time.monotonic(), False
-            pace = WATCH * max(1.0, len(running) / 100)  # a thousand jobs are looked at every ten seconds
+            pace = WATCH * max(1.0, len(running) / 100)  # a thousand jobs are checked every ten seconds
             for slot, attempt in list(running.items()):
                 if (code := attempt.process.poll()) is None:
                     if now - attempt.watched > pace:
@@ -206,7 +206,7 @@ def schedule(
 
 
 def _ended(sweep: SweepDir, attempt: Attempt, code: int) -> bool | None:
-    """Note how an attempt ended; return whether its job has failed, None where its files may be on their way."""
+    """Record the end of an attempt; return whether its job has failed, or None while its files may still arrive."""
     status = sweep.status(attempt.job)
     if status.state in ("completed", "pruned"):
         return False
@@ -215,8 +215,8 @@ def _ended(sweep: SweepDir, attempt: Attempt, code: int) -> bool | None:
         return None
     if attempt.why is None:
         stopped = code == STOPPED or (attempt.asked and code == -signal.SIGTERM)
-        if stopped or status.state == "running":  # by another process
+        if stopped or status.state == "running":  # `running`: another process has it
             return False
-    if status.attempts == attempt.failures:  # it could not say so itself
+    if status.attempts == attempt.failures:  # the job could not record its failure
         sweep.fail(attempt.job, attempt.reason(code))
     return sweep.status(attempt.job).state == "failed"

@@ -1,6 +1,6 @@
-"""Begin a sweep, add to it, or resume it; what `rlrun train -m` and `rlrun resume SWEEP` do.
+"""Begin, extend or resume a sweep: the work of `rlrun train -m` and `rlrun resume SWEEP`.
 
-Overrides of the sweep itself choose all but its jobs: `launcher=slurm launcher.partition=long`,
+Overrides of the sweep itself choose its launcher and its search: `launcher=slurm launcher.partition=long`,
 `+sweep=optuna`.
 """
 
@@ -37,14 +37,14 @@ from rlrun.sweep.search.search import ANSWER
 from rlrun.sweep.search.settings import ABOUT as SEARCH
 
 ABOUT = "sweep.json"
-OF_A_START = re.compile(  # what a process has made that begins the same sweep just now
+OF_A_START = re.compile(  # files of another process that is just beginning the same sweep
     r"jobs|logs|jobs\.lock|(\.)?(jobs\.jsonl|sweep\.json|search\.json)(?(1)\.\d+-\d+\.tmp)"
 )
-PRIMARY = "multirun"  # the config file that lists the groups of a sweep's own overrides
+PRIMARY = "multirun"  # primary config for a sweep's own overrides
 
 
 def split_overrides(overrides: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the overrides of the jobs, and those of the sweep itself; `sweep.params.KEY=A,B` is `KEY=A,B`."""
+    """Return the overrides of the jobs, and those of the sweep itself; `sweep.params.KEY=A,B` goes to the jobs."""
     parts: tuple[list[str], list[str]] = [], []
     for override in overrides:
         override = re.sub(r"^\s*\+*sweep\.params\b", GRID, override)
@@ -53,25 +53,25 @@ def split_overrides(overrides: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _group(override: str) -> str:
-    """Return the first part of an override's key."""
+    """Return the first name in an override's key."""
     return override.strip().lstrip("+~").partition("=")[0].split(".")[0]
 
 
 def with_saved_launcher(overrides: Iterable[str], about: Path) -> list[str]:
-    """Return overrides of a sweep that is resumed, and the launcher's of its beginning, unless they have some.
+    """Add the launcher's overrides from the beginning of a sweep, unless new ones choose a launcher.
 
-    about: the file in which these were noted.
+    about: the file with the sweep's first overrides.
     """
     typed = list(overrides)
     return typed if "launcher" in map(_group, typed) else [*known(about).get("launcher", []), *typed]
 
 
 def require_trusted(folder: Path, trust: bool = False) -> None:
-    """Refuse to run jobs of a sweep that was not made here, and of runs in it.
+    """Refuse to run jobs of a sweep that is not trusted.
 
     Args:
         folder: of the sweep.
-        trust: run them, and remember them.
+        trust: accept all jobs and runs in it, and remember that they are trusted.
 
     Raises:
         RequestError: a job is not trusted, or the sweep cannot be read.
@@ -104,19 +104,19 @@ class SweepSettings:
         self._config, self._builder = composed.config, Builder(composed.config)
 
     def launcher(self) -> Any:
-        """Return the recipe of the launcher, to be called with the sweep's folder.
+        """Return the recipe of the launcher; call it with the sweep's folder.
 
         Raises:
-            ConfigError: the config names no recipe.
+            ConfigError: the config has no recipe.
         """
         if OmegaConf.select(self._config, "launcher._partial_") is not True:
             raise ConfigError("launcher: wanted _target_, the path of a class, and _partial_: true")
         return self._builder.get("launcher")
 
     def ready_launcher(self, *, endless: bool) -> Any:
-        """Return it if it can work here, which its `require` checks before anything is made.
+        """Return the launcher's recipe after its own check, `require`, that it can work here.
 
-        endless: jobs come as there is room for them.
+        endless: a search adds jobs for all free workers, without a limit.
         """
         recipe = self.launcher()
         if hasattr(recipe.func, "require"):
@@ -124,7 +124,7 @@ class SweepSettings:
         return recipe
 
     def search(self) -> Optuna | None:
-        """Return how values are searched; None: all combinations are jobs."""
+        """Return the settings of the search; None if all combinations are jobs."""
         if self.choices.get("sweep") is None:
             return None
         search = self._builder.get("sweep")
@@ -135,18 +135,18 @@ class SweepSettings:
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """A sweep when this process left it: its folder, its jobs, and the exit code."""
+    """The outcome of a sweep when this process leaves it: its folder, its jobs, and the exit code."""
 
     sweep: SweepDir
     code: int
-    answer: str | None = None  # of a search
+    answer: str | None = None  # result of a search
 
     def describe(self) -> str:
-        """Return two lines: how many jobs are in which state, and where they are; then what a search found."""
+        """Return two lines, with the states of the jobs and the folder, then the result of a search."""
         return "\n".join(filter(None, (summary(self.sweep.statuses()), str(self.sweep.path), self.answer)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that `rlrun train -m --json` prints: its jobs with their runs, and what a search found."""
+        """Return the object that `rlrun train -m --json` prints: jobs with their runs, and the result of a search."""
         jobs = [
             {"job": job.key, "overrides": job.overrides, "state": state, "error": error}
             | {"run": about(run).to_json() if is_run((run := self.sweep.run(job)).path) else None}
@@ -156,7 +156,7 @@ class SweepOutcome:
 
 
 def is_sweep(path: Path) -> bool:
-    """Return True if a folder is a sweep's."""
+    """Return True if a folder contains a sweep."""
     return (path / ABOUT).is_file()
 
 
@@ -171,20 +171,20 @@ def sweep(
     settings: SweepSettings | None = None,
     trust: bool = False,
 ) -> SweepOutcome:
-    """Run jobs, those first that were begun before.
+    """Run the jobs of a new or existing sweep; jobs that were begun earlier come first.
 
     Args:
-        jobs: of `expand`.
-        plan: a search, which adds further jobs.
+        jobs: from `expand`.
+        plan: of a search, which adds further jobs.
         folder: a new one, or that of a sweep to which these jobs are added; None = `sweeps/<date>_<time>`.
         config_dir: the user's own conf folder.
-        workers: jobs at a time; None = as many as the launcher has room for.
-        limits: when to give up.
-        settings: with which the jobs are launched; None = local processes.
-        trust: also run jobs of the folder that were not added here, and remember them.
+        workers: jobs at a time; None = as many as the launcher can run.
+        limits: at which to give up.
+        settings: with the launcher; None = local processes.
+        trust: also run jobs in the folder that came from elsewhere, and remember that they are trusted.
 
     Raises:
-        RequestError: the folder holds something else, is not trusted, or cannot be written.
+        RequestError: the folder contains something else, is not trusted, or cannot be written.
     """
     settings = settings or SweepSettings()
     launching, limits = settings.ready_launcher(endless=plan is not None and workers is None), limits or Limits()
@@ -196,7 +196,7 @@ def sweep(
             raise RunDirError(f"{directory.path} holds a sweep that is not a search; name another folder")
         plan.save(directory.path)
     directory.add(jobs)
-    if not is_sweep(directory.path):  # the last of its files: what is a sweep has its jobs
+    if not is_sweep(directory.path):  # sweep.json is written last, so that every sweep has its jobs
         note = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
         note["launcher"] = [override for override in settings.overrides if _group(override) == "launcher"]
         text = json_text({**note, "host": socket.gethostname(), "project": str(Path.cwd())})
@@ -215,18 +215,18 @@ def resume(
     limits: Limits | None = None,
     settings: SweepSettings | None = None,
 ) -> SweepOutcome:
-    """Resume a sweep: run what is missing, and what was begun and not finished, from its newest checkpoint.
+    """Resume a sweep: run missing jobs, and continue unfinished ones from their newest checkpoints.
 
     Args:
         path: the sweep's folder, which is trusted.
-        retry_failed: run jobs again that failed, from their newest checkpoint.
-        config_dir: the user's own conf folder, the same that the sweep was begun with.
-        workers: jobs that run at a time; None = as many as the sweep was begun with.
-        limits: when to give up; None = those of the beginning.
-        settings: with which the jobs are launched; None = local processes.
+        retry_failed: also continue failed jobs, from their newest checkpoints.
+        config_dir: the user's own conf folder, the same as at the sweep's beginning.
+        workers: jobs at a time; None = as many as the launcher can run.
+        limits: at which to give up.
+        settings: with the launcher; None = local processes.
 
     Raises:
-        RunDirError: it is no sweep, or cannot be read.
+        RunDirError: the folder contains no sweep, or cannot be read.
     """
     limits = limits or Limits()
     directory, searched = SweepDir(path, limits.retries), (path / SEARCH).is_file()
@@ -267,12 +267,12 @@ def _run(
     if search is not None and search.fruitless:
         code = code or 1
     if all(status.state in ("completed", "pruned") for status in directory.statuses()):
-        shutil.rmtree(directory.path / "launches", ignore_errors=True)  # those of a failed job may show why
+        shutil.rmtree(directory.path / "launches", ignore_errors=True)  # kept after a failure, as they may show why
     return SweepOutcome(directory, code, None if search is None else search.result)
 
 
 def _sweep_folder(folder: Path | None) -> Path:
-    """Return a folder that is a sweep's, or empty."""
+    """Return a folder that is empty or contains a sweep."""
     if folder is None:
         stem = Path("sweeps").absolute() / f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
         return next(path for k in count(1) if _make(path := stem if k == 1 else stem.with_name(f"{stem.name}-{k}")))
@@ -287,7 +287,7 @@ def _sweep_folder(folder: Path | None) -> Path:
 
 
 def _make(folder: Path) -> bool:
-    """Make the folder and what is in it; False where it existed, or another process has just made it."""
+    """Make a folder with its subfolders; return False if it existed, or another process has just made it."""
     try:
         new = False
         with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""How the jobs of a sweep are started: as processes of this machine, by Slurm or by Ray."""
+"""Launchers start the jobs of a sweep: as processes on this machine, by Slurm or by Ray."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -14,25 +14,25 @@ __all__ = ["Launcher", "Local", "Process", "Ray", "Slurm"]
 
 
 class Process(Protocol):
-    """A job that was started, or waits in a queue."""
+    """A job that was started or is queued."""
 
     def poll(self) -> int | None:
-        """Return the exit code; None before its end."""
+        """Return the exit code, or None until the end."""
 
     def terminate(self) -> None:
-        """Let it save and stop."""
+        """Ask it to save and stop."""
 
     def kill(self) -> None:
-        """End it, as it hangs."""
+        """Kill it, because it hangs."""
 
 
 class Launcher(Protocol):
-    """Starts jobs, each of as many processes of torchrun as `ranks` says."""
+    """Starts jobs, each with `ranks` processes by torchrun."""
 
     ranks: int
 
     def start(self, command: JobCommand, slot: int) -> Process:
-        """Start a job in one of `workers` slots, at the end of the batch at the latest."""
+        """Start a job in one of `workers` slots, no later than the end of the batch."""
 
     def batch(self) -> AbstractContextManager[None]:
         """Start the jobs of a `with` block together."""
@@ -41,4 +41,4 @@ class Launcher(Protocol):
         """Return how many of these jobs can run at a time."""
 
     def close(self) -> None:
-        """Release what was opened for the jobs."""
+        """Release resources, such as a connection to a cluster."""

@@ -1,4 +1,4 @@
-"""Jobs as processes of this machine, and how many it can run."""
+"""Run jobs as processes on this machine."""
 
 import os
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from rlrun.sweep.command import VISIBLE, JobCommand
 
 
 class Local:
-    """Start each job in its own process at once; accelerators are handed out in rotation.
+    """Start each job at once in its own process; GPUs are assigned in rotation.
 
     Args:
         folder: of the sweep.
-        ranks: processes that make one job together, started by torchrun.
+        ranks: processes per job, started by torchrun.
     """
 
     def __init__(self, folder: Path, *, ranks: int = 1) -> None:
@@ -37,22 +37,22 @@ class Local:
         return room(jobs, self.ranks)
 
     def close(self) -> None:
-        """Release what was opened for the jobs: nothing."""
+        """Do nothing: there are no resources to release."""
 
 
 def threads(jobs: Iterable[Job]) -> int:
-    """Return the largest number of threads that the overrides of a job ask for."""
+    """Return the largest number of threads in the overrides of jobs; 1 by default."""
     values = [override.value for job in jobs for override in parse(job.overrides) if override.key == "threads"]
     return max((value for value in values if isinstance(value, int)), default=1)
 
 
 def room(jobs: Iterable[Job], ranks: int = 1) -> int:
-    """Return how many of these jobs the cores of this machine can run at a time."""
+    """Return how many of these jobs this machine has cores for."""
     return max(1, cores() // (threads(jobs) * ranks))
 
 
 def accelerators() -> list[str]:
-    """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    """Return the GPUs that this process may use, in the form of `CUDA_VISIBLE_DEVICES`."""
     named = os.environ.get(VISIBLE)
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]

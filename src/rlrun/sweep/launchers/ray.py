@@ -1,4 +1,4 @@
-"""Jobs that Ray starts, on this machine or on those of its cluster."""
+"""Run jobs by Ray, on this machine or on a cluster."""
 
 import importlib
 import importlib.util
@@ -22,7 +22,7 @@ FAILED = 1  # exit code of a task that Ray lost
 
 
 class RayTask:
-    """A job that Ray has, with the methods of a process."""
+    """A job handed to Ray, with the methods of a process."""
 
     def __init__(self, ray: Any, task: Any) -> None:
         self._ray = ray
@@ -33,7 +33,7 @@ class RayTask:
             return None
         try:
             return int(self._ray.get(self._task))
-        except Exception:  # it was cancelled, or its machine died
+        except Exception:  # the task was cancelled, or its machine died
             return FAILED
 
     def terminate(self) -> None:
@@ -43,21 +43,21 @@ class RayTask:
         self._cancel(force=True)
 
     def _cancel(self, *, force: bool) -> None:
-        with suppress(Exception):  # it has just ended, or the cluster has
+        with suppress(Exception):  # the task or the cluster has just ended
             self._ray.cancel(self._task, force=force)
 
 
 class Ray:
-    """Hand jobs to Ray, each a task with resources of its own; it starts them as there is room.
+    """Run each job as a Ray task with its own resources; Ray starts tasks as resources become free.
 
     Args:
         folder: of the sweep.
-        address: of a cluster, `auto` or `host:port`; None = one of this machine, which ends with this process.
-        ranks: processes that make one job together, started by torchrun.
-        cpus: cores a job; None = as many as the override `threads` says for each rank.
-        gpus: a job; may be a fraction.
-        memory: GB a job; None = it is not counted.
-        resources: further ones, by name.
+        address: of a cluster, `auto` or `host:port`; None = a new one on this machine, which ends with this process.
+        ranks: processes per job, started by torchrun.
+        cpus: cores per job; None = the override `threads` times the ranks.
+        gpus: per job; may be a fraction.
+        memory: GB per job; None = not reserved.
+        resources: further resources per job, by name.
 
     Raises:
         RequestError: there is no such cluster.
@@ -86,11 +86,11 @@ class Ray:
 
     @staticmethod
     def require(*, address: str | None = None, **rest: Any) -> None:
-        """Refuse to begin without Ray, or without the cluster that is named.
+        """Refuse to begin if Ray is not installed, or the named cluster does not answer.
 
         Raises:
-            MissingExtra: it is not installed.
-            RequestError: no cluster answers there; Ray itself would notice after some minutes.
+            MissingExtra: Ray is not installed.
+            RequestError: no cluster answers at the address; Ray itself would report this only after minutes.
         """
         if importlib.util.find_spec("ray") is None:
             raise MissingExtra("launcher=ray", "ray", "ray")
@@ -116,7 +116,7 @@ class Ray:
         return max(1, int(self._ray.cluster_resources().get("CPU", 1.0) // self._cpus(jobs)))
 
     def close(self) -> None:
-        """End the Ray of this machine, if it was begun for the jobs."""
+        """Shut down Ray, if it was started for these jobs."""
         if self._started:
             self._ray.shutdown()
 
@@ -125,19 +125,19 @@ class Ray:
 
 
 def connect(address: str | None = None) -> tuple[Any, bool]:
-    """Return Ray, connected, and whether it was this call that connected it, and has to end it.
+    """Connect to Ray; return it, and whether this call made the connection, so that the caller has to close it.
 
-    address: of a cluster, `host:port` or `auto`; None = one of this machine that ends with this process.
+    address: of a cluster, `host:port` or `auto`; None = a new one on this machine, which ends with this process.
     """
     ray = importlib.import_module("ray")
     if ray.is_initialized():
         return ray, False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Without an address Ray takes that of RAY_ADDRESS. Its own ports are open to whoever reaches the machine, unless it
-    # keeps to itself.
+    # Without an address Ray uses RAY_ADDRESS. Its ports are open to everybody who can reach the machine, unless it
+    # listens locally only.
     where = {"address": address} if address is not None else {"address": "local", "_node_ip_address": "127.0.0.1"}
     kept = [handled(signal.getsignal(number), number) for number in (signal.SIGINT, signal.SIGTERM)]
-    # Ray puts a handler of its own for SIGTERM, and the current folder first on the path of its processes.
+    # Ray sets its own handler for SIGTERM, and puts the current folder first on sys.path in its processes.
     with kept[0], kept[1], safe_path(), chdir(os.sep):
         ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     return ray, True

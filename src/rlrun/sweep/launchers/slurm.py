@@ -1,4 +1,4 @@
-"""Jobs that Slurm starts, by submitit; its local equivalent starts them on this machine in the same way."""
+"""Run jobs by Slurm through submitit, or on this machine through submitit's local executor."""
 
 import importlib
 import importlib.util
@@ -23,34 +23,34 @@ from rlrun.sweep.launchers.local import room, threads
 
 CLUSTERS = ("slurm", "local")
 COMMANDS = ("sbatch", "srun", "scancel")
-ARRAY = 1_000  # jobs of one array; what Slurm allows by default
-REQUEUES = 1_000_000  # of a job that ran into the limit of its time: each time it came further
-LOOK = 0.5  # seconds between two looks at a job
-LATE = 5.0  # seconds that a result may take from one machine to another
+ARRAY = 1_000  # largest number of jobs in an array; Slurm's default limit
+REQUEUES = 1_000_000  # restarts after a time limit: practically unlimited, as each one continues from a checkpoint
+LOOK = 0.5  # seconds between two checks of a job
+LATE = 5.0  # seconds that a result file may take from one machine to another
 FAILED = 1  # exit code of a job that Slurm lost
 OVER = {
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"),
-    *("REVOKED", "FINISHED", "INTERRUPTED"),  # the last two are those of the local executor
+    *("REVOKED", "FINISHED", "INTERRUPTED"),  # the last two come from the local executor
 }
 
 
 class SlurmJob:
-    """A job that Slurm has, or is about to get, with the methods of a process.
+    """A job that is or will be submitted to Slurm, with the methods of a process.
 
     Args:
         command: of the job.
-        here: whether it is a process of this machine.
-        knows: whether Slurm can say what became of it.
+        here: whether it runs on this machine.
+        knows: whether Slurm can report the final state of jobs.
     """
 
     def __init__(self, command: JobCommand, *, here: bool, knows: bool) -> None:
         self.command = command
-        self.submitted: Any = None  # by submitit
+        self.submitted: Any = None  # submitit's job, once it is submitted
         self._here = here
         self._knows = knows
         self._asked = False
         self._looked = 0.0
-        self._missed: float | None = None  # when Slurm first no longer had it, without a result
+        self._missed: float | None = None  # time when Slurm first did not list it any more, without a result
 
     def poll(self) -> int | None:
         if self.submitted is None or clock.monotonic() - self._looked < LOOK:
@@ -63,7 +63,7 @@ class SlurmJob:
                 return self._lost([type(error).__name__, *str(error).splitlines()][-1])
         state = self.submitted.state.upper().split()[0] if self._knows else ""
         self._missed = None if state not in OVER else self._missed or clock.monotonic()
-        if self._missed is None or clock.monotonic() - self._missed < LATE:  # its result may still arrive
+        if self._missed is None or clock.monotonic() - self._missed < LATE:  # the result may still arrive
             return None
         return STOPPED if self._asked else self._lost(state)
 
@@ -89,21 +89,21 @@ class SlurmJob:
 
 
 class Slurm:
-    """Submit jobs as arrays.
+    """Submit jobs to Slurm as arrays.
 
     Args:
         folder: of the sweep.
-        cluster: `slurm`, or `local` for processes of this machine.
-        partition, account, qos, constraint: as of `sbatch`; None = what Slurm takes by default.
-        time: minutes that a job may take; one that takes longer is saved, and starts again.
-        memory: GB a job; None = what Slurm gives by default.
-        ranks: processes that make one job together, started by torchrun.
-        cpus: cores a job; None = as many as the override `threads` says for each rank.
-        gpus: a job.
-        parallel: jobs of one array running at a time; None = all.
-        signal_delay: seconds before the end of its time in which a job saves.
-        setup: commands of the shell before a job, such as `module load cuda`.
-        python: command that is Python on the nodes; None = this one.
+        cluster: `slurm`, or `local` for processes on this machine.
+        partition, account, qos, constraint: as for `sbatch`; None = Slurm's default.
+        time: minutes per job; a job that takes longer is saved and continued in a new allocation.
+        memory: GB per job; None = Slurm's default.
+        ranks: processes per job, started by torchrun.
+        cpus: cores per job; None = the override `threads` times the ranks.
+        gpus: per job.
+        parallel: jobs of an array that run at a time; None = all.
+        signal_delay: seconds before the time limit at which a job starts to save.
+        setup: shell commands before a job, such as `module load cuda`.
+        python: Python command on the nodes; None = the current one.
         srun: further arguments of `srun`.
         sbatch: further options of `sbatch`, by name.
     """
@@ -150,16 +150,16 @@ class Slurm:
             shutil.which("sacct") is not None
             and not subprocess.run(command, capture_output=True, check=False).returncode
         )
-        self._knows = self.here or answers  # what became of a job
+        self._knows = self.here or answers  # whether final states of jobs can be read
 
     @staticmethod
     def require(*, cluster: str = "slurm", parallel: int | None = None, endless: bool = False, **rest: Any) -> None:
-        """Refuse to begin where jobs cannot be submitted.
+        """Refuse to begin if jobs cannot be submitted.
 
         Raises:
             ConfigError: there is no such cluster.
             MissingExtra: submitit is not installed.
-            RequestError: this machine has no Slurm; or jobs come as there is room for them, of which it has no end.
+            RequestError: this machine has no Slurm; or a search adds jobs for all free workers, and there is no limit.
         """
         require_one_of("launcher.cluster", cluster, CLUSTERS)
         if importlib.util.find_spec("submitit") is None:
@@ -176,7 +176,7 @@ class Slurm:
             )
 
     def start(self, command: JobCommand, slot: int) -> SlurmJob:
-        """Take a job, which is submitted at the end of the batch."""
+        """Add a job to the batch; it is submitted at the batch's end."""
         self._batch.append(SlurmJob(command, here=self.here, knows=self._knows))
         return self._batch[-1]
 
@@ -194,7 +194,7 @@ class Slurm:
             cpus = self.cpus or threads(task.command.job for task in batch) * self.ranks
             self._executor.update_parameters(cpus_per_task=cpus)
             try:
-                # Processes of this machine ignore Ctrl-C: the scheduler stops the jobs.
+                # Local processes ignore Ctrl-C, as the scheduler stops the jobs.
                 with safe_path(), handled(signal.SIG_IGN, signal.SIGINT) if self.here else nullcontext():
                     submitted = self._executor.submit_array([task.command for task in batch])
             except (RuntimeError, OSError, subprocess.SubprocessError) as error:
@@ -209,4 +209,4 @@ class Slurm:
         return room(jobs, self.ranks) if self.here else max(1, len(jobs), self.parallel or 1)
 
     def close(self) -> None:
-        """Release what was opened for the jobs: nothing."""
+        """Do nothing: there are no resources to release."""

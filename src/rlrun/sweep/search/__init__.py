@@ -1,11 +1,11 @@
-"""A search for good values: trials become jobs of the sweep, one a seed, and what these report chooses further trials.
+"""Search for good hyperparameters: each trial becomes one job per seed, and their results guide further trials.
 
-A search adds to the files of any sweep, in its folder:
+A search adds these files to a sweep's folder:
 
     search.json      the overrides and settings, for a resume
-    study.journal    trials, their reports and results; Optuna's own format
-    search.lock      held by the process that asks the sampler; others run jobs
-    best.json        the answer
+    study.journal    trials, their reports and results, in Optuna's format
+    search.lock      held by the process that creates trials; others only run jobs
+    best.json        the result
 """
 
 from rlrun.sweep.search.search import Search

@@ -1,4 +1,4 @@
-"""Ask for trials when a worker is free, prune those that run, and find the answer."""
+"""Create trials when workers are free, prune running ones, and find the best."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from rlrun.sweep.search.study import (
 )
 
 JOURNAL, LOCK, ANSWER = "study.journal", "search.lock", "best.json"
-LOOK = 1.0  # seconds between two looks at what jobs report
-WAIT = 2.0  # seconds until a scheduler tries again to get the lock
+LOOK = 1.0  # seconds between two checks of the jobs' metrics
+WAIT = 2.0  # seconds between two attempts to get the lock
 
 
 @dataclass
 class Runs:
-    """The runs of a trial: those of the search, or those of one that is run again.
+    """The runs of a trial in the search, or of a candidate that is repeated with new seeds.
 
     Attributes:
-        trial: with its result in the search, if it is run again.
+        trial: the trial; of a candidate, with its result in the search.
         by_key: the runs, by the keys of their jobs.
-        reports: evaluations that were compared.
-        scores: of completed runs with fresh seeds, a list for each objective.
+        reports: number of evaluations that were compared.
+        scores: of completed runs with new seeds, a list for each objective.
     """
 
     trial: Trial
@@ -52,17 +52,18 @@ class Runs:
 
 
 class Search:
-    """A source of jobs for a scheduler.
+    """A search as a source of jobs for a scheduler.
 
-    Of several schedulers of one sweep the one that holds the lock asks for trials and judges them; the lock dies with
-    its process. The others do jobs, until they get it.
+    If several schedulers work on a sweep, the one that holds the lock creates and judges trials; the lock is released
+    when its process ends. The others only run jobs, until they get the lock.
 
-    Jobs are added and pruned before the study is changed, so that what a killed process left is found out from them.
+    Jobs are added and pruned before the study is changed. So the next process can reconstruct from the jobs where a
+    killed process stopped.
 
     Args:
-        plan: what is searched.
-        sweep: whose jobs.
-        say: takes a line on each trial.
+        plan: of the search.
+        sweep: that runs the jobs.
+        say: called with a line about each trial.
     """
 
     def __init__(
@@ -74,11 +75,11 @@ class Search:
         self.plan = plan
         self.sweep = sweep
         self.say = say
-        self.result: str | None = None  # the answer, in words
-        self.fruitless = False  # no trial has a number as its result
-        self._study: Study | None = None  # of the scheduler that holds the lock
+        self.result: str | None = None  # the final result as text
+        self.fruitless = False  # True if no trial has a numeric result
+        self._study: Study | None = None  # set if this scheduler holds the lock
         self._open: dict[int, Runs] = {}
-        self._failed: dict[int, tuple[Trial, set[str]]] = {}  # trials, with the keys of their failed jobs
+        self._failed: dict[int, tuple[Trial, set[str]]] = {}  # failed trials with the keys of their failed jobs
         self._candidates: list[Runs] | None = None
         self._handle: int | None = None
         self._looked = self._tried = -math.inf
@@ -87,7 +88,7 @@ class Search:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Let another scheduler ask."""
+        """Release the lock for other schedulers."""
         if self._handle is not None:
             locks.release(self._handle)
             self._handle = None
@@ -99,9 +100,9 @@ class Search:
         return self._study
 
     def look(self, *, news: bool) -> None:
-        """Note the results of trials, and prune jobs.
+        """Record the results of trials, and prune jobs.
 
-        news: whether a job has ended since the last time.
+        news: whether a job has ended since the last call.
         """
         if not self._asks() or (not news and time.monotonic() - self._looked < LOOK):
             return
@@ -114,25 +115,25 @@ class Search:
             self._conclude(statuses)
 
     def offer(self) -> bool:
-        """Add the jobs of a new trial; False where no trial is due."""
+        """Add the jobs of a new trial; return False if no trial is due."""
         if not self._asks() or not self._is_due():
             return False
         self._begin(self.study.ask())
         return True
 
     def over(self) -> bool:
-        """Return True if nothing will be added any more."""
+        """Return True if the search is finished and adds no more jobs."""
         return self.result is not None
 
     def _statuses(self) -> dict[str, JobStatus]:
         return {status.job.key: status for status in self.sweep.statuses()}
 
     def _is_due(self) -> bool:
-        """Return True if trials are still to be asked for."""
+        """Return True if further trials are to be created."""
         return self.study.waits or self.study.asked < self.plan.trials
 
     def _asks(self) -> bool:
-        """Return True if this scheduler holds the lock; try to get it now and then."""
+        """Return True if this scheduler holds the lock; try periodically to get it."""
         if self._study is None and time.monotonic() - self._tried >= WAIT:
             self._tried = time.monotonic()
             self._handle = locks.locked(self.sweep.path / LOCK)
@@ -157,7 +158,7 @@ class Search:
                     )
 
     def _try_again(self, statuses: Mapping[str, JobStatus]) -> None:
-        """Try trials again whose failed jobs are pending again, by --retry-failed of any process."""
+        """Repeat trials whose failed jobs are pending again, because some process used --retry-failed."""
         for number, (trial, keys) in list(self._failed.items()):
             if any(statuses[key].state != "failed" for key in keys):
                 del self._failed[number]
@@ -175,25 +176,25 @@ class Search:
         self._open[trial.number] = Runs(trial, runs, reports)
 
     def _add(self, trial: Trial, seeds: list[int]) -> dict[str, RunDir]:
-        """Have jobs done with the values of a trial; return their runs."""
+        """Add the jobs of a trial, one for each seed; return their runs."""
         jobs = self.plan.jobs(trial.values, seeds)
         self.sweep.add(jobs)
         keys = {job.key for job in jobs}
         return {job.key: self.sweep.run(job) for job in self.sweep.jobs() if job.key in keys}
 
     def _conclude_trial(self, open_trial: Runs, statuses: Mapping[str, JobStatus]) -> None:
-        """Report to the study how a trial ended, if it has, and prune the rest of its jobs."""
+        """Report the end of a trial to the study, if it has ended, and prune its remaining jobs."""
         trial, keys, settings = open_trial.trial, set(open_trial.by_key), self.plan.settings
         states = {statuses[key].state for key in keys if key in statuses}
         if "failed" in states:
             failed = {key for key in keys if key in statuses and statuses[key].state == "failed"}
             self._failed[trial.number] = trial, failed
             self._leave(trial, keys, "failed", next(statuses[key].error for key in failed) or "")
-        elif "pruned" in states:  # by a killed process, or as another trial of the same values
+        elif "pruned" in states:  # by a process that was killed, or for another trial with the same values
             self._leave(trial, keys, "pruned")
         elif states == {"completed"}:
             if settings.prunes:
-                deque(self._report(open_trial), maxlen=0)  # others are compared with it
+                deque(self._report(open_trial), maxlen=0)  # other trials are compared with these reports
             runs = list(open_trial.by_key.values())
             results = [over_seeds(values, settings, at) for at, values in enumerate(self._scores(runs))]
             if any(map(math.isnan, results)):
@@ -218,7 +219,7 @@ class Search:
                 raise ConfigError(f"sweep.objective: a run has no metric '{name}'{did_you_mean(name, names)}")
 
     def _compare(self, open_trial: Runs, keys: set[str]) -> None:
-        """Leave a trial where others were better by then, and which has further evaluations before it."""
+        """Prune a trial that is worse than others at the same evaluation, except after its last one."""
         last = self.plan.evaluations or math.inf
         for step, value in self._report(open_trial):
             if math.isnan(value):
@@ -229,9 +230,9 @@ class Search:
                 return
 
     def _report(self, open_trial: Runs) -> Iterator[tuple[int, float]]:
-        """Report a trial's score after each evaluation that all its runs have made; yield step, from 1, and score.
+        """Report a trial's score after each evaluation that all its runs have made; yield step (from 1) and score.
 
-        That is less noisy than the evaluation alone, and what trials are ordered by in the end.
+        The score covers all evaluations so far. It is less noisy than the newest one, and also orders complete trials.
         """
         settings = self.plan.settings
         values = [values_of(run.metrics, settings.objectives[0]) for run in open_trial.by_key.values()]
@@ -259,7 +260,7 @@ class Search:
         return [[of_run(run, settings, at) for run in runs] for at in range(len(settings.objectives))]
 
     def _conclude(self, statuses: Mapping[str, JobStatus]) -> None:
-        """Run the best trials again with fresh seeds; when that is over, write the answer."""
+        """Repeat the best trials with new seeds; when these runs have ended, write the result."""
         if self._candidates is None:
             best = self.study.best()
             again = best[: self.plan.settings.top]
@@ -277,7 +278,7 @@ class Search:
 
 
 def answer(plan: SearchPlan, trials: Sequence[Trial], candidates: Sequence[Runs], path: Path) -> dict[str, Any]:
-    """Return what was found, and write it into a file; the best candidate over fresh seeds is the first one."""
+    """Return the result of a search, and write it to a file; candidates are ordered by their runs with new seeds."""
     sign = plan.settings.signs[0]
     rows = [_about(plan, rank, candidate) for rank, candidate in enumerate(candidates, start=1)]
     rows.sort(key=lambda row: math.inf if row["mean"] is None else sign * row["mean"][0])
@@ -295,7 +296,7 @@ def answer(plan: SearchPlan, trials: Sequence[Trial], candidates: Sequence[Runs]
 
 
 def _about(plan: SearchPlan, rank: int, candidate: Runs) -> dict[str, Any]:
-    """Return what is known of a candidate; it has no mean where one of its runs failed."""
+    """Return the entry of a candidate in the result; its mean is None if one of its runs failed."""
     whole = bool(candidate.by_key) and all(
         len(values) == len(candidate.by_key) and not any(map(math.isnan, values)) for values in candidate.scores
     )
@@ -312,7 +313,7 @@ def _about(plan: SearchPlan, rank: int, candidate: Runs) -> dict[str, Any]:
 
 
 def describe(plan: SearchPlan, content: Mapping[str, Any]) -> str:
-    """Return the answer in words; its last line is a command."""
+    """Return the result as text; its last line is a command."""
     counts = content["trials"]
     incomplete = [f"{counts[state]} {state}" for state in ("pruned", "failed") if state in counts]
     number = counted(sum(counts.values()), "trial") + (f" ({', '.join(incomplete)})" if incomplete else "")

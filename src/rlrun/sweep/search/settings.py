@@ -1,6 +1,6 @@
-"""What is searched and how: the overrides that stay, those that are chosen, the seeds, and the jobs of a choice.
+"""Settings of a search: fixed overrides, searched dimensions, seeds, and the jobs of a trial.
 
-The keys of `conf/sweep/optuna.yaml` are those of `Optuna`.
+The keys of `conf/sweep/optuna.yaml` are the attributes of `Optuna`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from rlrun.sweep.directory import require_apart
 from rlrun.sweep.search.space import Dimension, chosen_in, divide, grid
 
 ABOUT = "search.json"
-MAY_GROW = ("trials", "top", "fresh_seeds")  # of a search that was begun
+MAY_GROW = ("trials", "top", "fresh_seeds")  # settings that may be raised after a search has begun
 MOST_SEEDS = 1_000
-SUMMARY = ("env_steps", "updates", "episodes", "seconds", "env_steps_per_second", "objective")  # numbers in it
-JUDGES = ("validation", "evaluation")  # callbacks
+SUMMARY = ("env_steps", "updates", "episodes", "seconds", "env_steps_per_second", "objective")  # in summary.json
+JUDGES = ("validation", "evaluation")  # callbacks that give an objective
 
 
 def _seeds(value: Any) -> Any:
@@ -69,10 +69,10 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Optuna:
-    """How a search chooses, compares and answers; `conf/sweep/optuna.yaml` has a line on each.
+    """Settings of a search with Optuna; `conf/sweep/optuna.yaml` explains each.
 
     Raises:
-        ConfigError: a value is none that the key takes, or does not go with another.
+        ConfigError: a value is invalid, or does not go with another.
         MissingExtra: Optuna is not installed.
     """
 
@@ -121,23 +121,23 @@ class Optuna:
 
     @property
     def directions(self) -> list[str]:
-        """One for each objective."""
+        """`maximize` or `minimize` for each objective."""
         direction = self.direction or "maximize"
         return [direction] * len(self.objectives) if isinstance(direction, str) else list(direction)
 
     @property
     def signs(self) -> list[float]:
-        """For each objective what makes the smallest the best: -1 or 1."""
+        """A factor for each objective, -1 or 1, such that smaller products are better."""
         return [-1.0 if direction == "maximize" else 1.0 for direction in self.directions]
 
     @property
     def prunes(self) -> bool:
-        """Whether trials are left early."""
+        """Whether trials are stopped early."""
         return self.pruner != "none" and len(self.objectives) == 1
 
 
 class SearchPlan:
-    """A search as the user asked for it.
+    """A search as the user requested it.
 
     Args:
         overrides: of the jobs; those with several values are searched.
@@ -145,7 +145,7 @@ class SearchPlan:
         config_dir: the user's own conf folder.
 
     Raises:
-        ConfigError: an override is wrong, or nothing is to be chosen.
+        ConfigError: an override is wrong, or none has several values.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class SearchPlan:
 
     @property
     def trials(self) -> int:
-        """How many choices are tried."""
+        """Number of trials."""
         return min(self.settings.trials, len(self.points)) if self.points else self.settings.trials
 
     @property
@@ -180,48 +180,51 @@ class SearchPlan:
 
     @property
     def sample(self) -> list[Job]:
-        """As many jobs as a trial has, with the overrides that all have; they are none to be run."""
+        """Jobs like those of a trial, with the fixed overrides only, to estimate resources; they are never run."""
         return [Job("", tuple(self.fixed), "") for _ in self.seeds]
 
     def overrides_of(self, values: Mapping[str, Any]) -> list[str]:
-        """Return the overrides of a choice, name -> value."""
+        """Return the overrides of a trial.
+
+        values: name of each dimension -> value.
+        """
         return [dimension.override(values[dimension.name]) for dimension in self.dimensions]
 
     def jobs(self, values: Mapping[str, Any], seeds: Sequence[int]) -> list[Job]:
         """Return a job for each seed.
 
         Raises:
-            ConfigError: the values make no config.
+            ConfigError: the config with these values is wrong.
         """
         chosen = self.overrides_of(values)
         overrides = [[*chosen, f"seed={seed}"] for seed in seeds]
         return [job_of(self._compose([*self.fixed, *chosen]), " ".join(chosen)) for chosen in overrides]
 
     def command(self, values: Mapping[str, Any]) -> str:
-        """Return the command that trains with a choice."""
+        """Return the command that trains with the values of a trial."""
         return f"rlrun train {shlex.join([*self.fixed, *self.overrides_of(values)])}"
 
     @cached_property
     def start(self) -> dict[str, Any]:
-        """The values that the config has by itself, as far as they are among those to choose from."""
+        """The config's own values of the dimensions, as far as these are in the search space."""
         composed, values = self._base, {}
         for dimension in self.dimensions:
             try:
                 values[dimension.key] = OmegaConf.select(composed.config, dimension.key)
-            except OmegaConfBaseException:  # its value is an object
+            except OmegaConfBaseException:  # the value is an object
                 continue
         chosen = {dimension.name: chosen_in(values, composed.choices, dimension) for dimension in self.dimensions}
         return {name: value for name, value in chosen.items() if value is not None}
 
     @cached_property
     def evaluations(self) -> int | None:
-        """How often a run is evaluated, as far as its config says."""
+        """Number of evaluations of a run, if its config determines it."""
         config = self._base.config
         every, steps = config.evaluation.every, config.stop.env_steps or config.stop.updates
         return max(1, -(-int(steps) // int(every))) if every and steps else None
 
     def check(self) -> list[Job]:
-        """Return jobs with all values that a dimension names, or with its bounds; settle on the objective.
+        """Return jobs that cover all choices or the bounds of each dimension; complete and check the objectives.
 
         Raises:
             ConfigError: naming the wrong key, or what prevents the search.
@@ -245,13 +248,13 @@ class SearchPlan:
         return [*jobs.values()]
 
     def _whole_hint(self, message: str) -> str:
-        """Return the way out if an error says that a key takes whole numbers, and the search chooses any."""
+        """Return a hint if an error says that a key takes whole numbers, but its dimension has real numbers."""
         places = (at for at in self.dimensions if message.startswith(f"{at.key}: wanted a whole number"))
         real = next((at for at in places if not at.choices and not at.whole and at.step is None), None)
         return "" if real is None else f"; {real.key}=int(interval({real.low:g},{real.high:g})) has whole numbers alone"
 
     def _require_objectives(self) -> None:
-        """Refuse an objective that no run of rlrun's own parts has; callbacks of the user may log any name."""
+        """Refuse an unknown objective, unless the config has callbacks of the user, which may log any metric."""
         callbacks = plain(self._base.config).get("callbacks") or {}
         targets = (part.get("_target_") for part in callbacks.values() if isinstance(part, Mapping))
         own = any(not str(target).startswith("rlrun.") for target in targets if target is not None)
@@ -262,7 +265,7 @@ class SearchPlan:
                 raise ConfigError(f"sweep.objective: no run has a metric '{name}'{did_you_mean(name, known)}")
 
     def describe(self) -> str:
-        """Return what is searched, and how many jobs that takes at most."""
+        """Return a description of the search space, and the largest number of jobs."""
         settings, trials = self.settings, self.trials
         lines = [f"{dimension.key}: {_describe(dimension)}" for dimension in self.dimensions]
         again = min(settings.top, trials)
@@ -276,10 +279,10 @@ class SearchPlan:
         return "\n".join(lines)
 
     def save(self, folder: Path) -> None:
-        """Note in a sweep's folder what is searched there; more trials may be noted later, another search not.
+        """Write search.json into a sweep's folder; later calls may raise the number of trials, but change nothing else.
 
         Raises:
-            RunDirError: the folder holds another search, or a sweep that is none.
+            RunDirError: the folder contains another search, or a sweep without a search.
         """
         path = folder / ABOUT
         if path.exists():
@@ -298,10 +301,10 @@ class SearchPlan:
 
     @classmethod
     def load(cls, folder: Path, config_dir: Path | None = None) -> SearchPlan:
-        """Return what is searched in a sweep's folder.
+        """Return the search of a sweep's folder.
 
         Raises:
-            RunDirError: its note is missing or damaged.
+            RunDirError: search.json is missing or damaged.
         """
         overrides, settings = _noted(folder / ABOUT)
         try:
@@ -310,7 +313,7 @@ class SearchPlan:
             raise RunDirError(f"{folder / ABOUT} is damaged: {error}") from error
 
     def _judged(self, settings: Optuna) -> Optuna:
-        """Return settings with the objective that runs are judged by, and its direction, unless they name them."""
+        """Return settings completed with the objective by which runs are judged, and its direction."""
         objective, direction = settings.objective or RETURN, settings.direction or "maximize"
         validation, evaluation = (OmegaConf.select(self._base.config, f"callbacks.{name}") for name in JUDGES)
         returns = evaluation is not None and self._base.config.evaluation.every
@@ -332,10 +335,10 @@ class SearchPlan:
 
 
 def _noted(path: Path) -> tuple[list[str], Optuna]:
-    """Return the overrides of a search and its settings.
+    """Return the overrides and settings in search.json.
 
     Raises:
-        RunDirError: the note is missing or damaged.
+        RunDirError: the file is missing or damaged.
     """
     note = read_json(path)
     try:

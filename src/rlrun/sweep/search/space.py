@@ -1,4 +1,4 @@
-"""The search space: which overrides are searched, and over which values."""
+"""The search space: the searched overrides with their values."""
 
 import json
 import math
@@ -15,22 +15,22 @@ from rlrun.config.overrides import parse
 from rlrun.config.schema import CHANGEABLE
 from rlrun.core.errors import ConfigError
 
-DIGITS = 4  # of a number that was chosen between two bounds
-MOST_POINTS = 1_000_000  # of a grid
+DIGITS = 4  # significant digits of a number that is sampled between two bounds
+MOST_POINTS = 1_000_000  # largest size of a grid
 EXAMPLE = "'algorithm.lr=tag(log,interval(1e-5,1e-2))'"
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """An override of which the search chooses the value: one of some texts, or a number within bounds.
+    """A searched override: a choice among texts, or a number within bounds.
 
     Attributes:
-        name: of the override, as it stands before `=`, with its sign.
-        choices: texts; none where it is a number.
-        low: the lower bound; a whole number if all are.
-        high: the upper bound, which is included.
-        step: between two numbers; None = any.
-        log: whether tenths are as likely as tens.
+        name: of the override before `=`, with its sign.
+        choices: texts; empty for a number.
+        low: the lower bound; an int if all values are.
+        high: the upper bound, inclusive.
+        step: distance of two values; None = continuous.
+        log: whether the number is sampled on a logarithmic scale.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Dimension:
         return isinstance(self.low, int)
 
     def suggest(self, trial: Any) -> Any:
-        """Return the value that a trial of Optuna has here."""
+        """Return the value that Optuna suggests for a trial."""
         if self.choices:
             return trial.suggest_categorical(self.name, self.choices)
         if self.whole:
@@ -58,7 +58,7 @@ class Dimension:
         return trial.suggest_float(self.name, self.low, self.high, step=self.step, log=self.log)
 
     def middle(self) -> float:
-        """Return a number between the bounds that is hardly ever a whole one, unless all are."""
+        """Return a number between the bounds that is almost certainly not whole, unless all values are whole."""
         if self.whole:
             return self.low
         share = 0.381966  # 2 minus the golden ratio
@@ -71,24 +71,24 @@ class Dimension:
         )
 
     def takes(self, value: Any) -> bool:
-        """Return True if a value is one of those to choose from, or between two of them."""
+        """Return True if a value is one of the choices, or within the bounds."""
         if self.choices:
             return value in self.choices
         number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
         return number and self.low <= value <= self.high
 
     def override(self, value: Any) -> str:
-        """Return the override of a value, with few digits."""
+        """Return the override for a value, rounded to few digits."""
         if self.choices or self.whole:
             return f"{self.name}={value}"
         near = float(f"{value:.{10 if self.step else DIGITS}g}")
         return f"{self.name}={min(max(near, float(self.low)), float(self.high))!r}"
 
     def values(self) -> list[Any]:
-        """Return all values.
+        """Return all values, for a grid.
 
         Raises:
-            ConfigError: they are without end.
+            ConfigError: the dimension is continuous.
         """
         if self.choices:
             return list(self.choices)
@@ -101,15 +101,15 @@ class Dimension:
 def divide(
     overrides: Iterable[str], params: Mapping[str, Any], config_dir: Path | None = None
 ) -> tuple[list[str], list[Dimension]]:
-    """Return the overrides that are the same in all trials, and a dimension for each other one.
+    """Split overrides into fixed ones and searched dimensions.
 
     Args:
         overrides: of the command line.
-        params: key -> values of a file; an override of the same key stands in for it.
+        params: key -> values from a file; an override of the same key replaces them.
         config_dir: the user's own conf folder.
 
     Raises:
-        ConfigError: an override is malformed, or its values are none that a search chooses.
+        ConfigError: an override is malformed, or its values cannot be searched.
     """
     parsed = [read(text.strip()) for text in overrides]
     typed = {override.get_key_element().lstrip("+") for override in parsed}
@@ -127,10 +127,10 @@ def divide(
 
 
 def grid(dimensions: Sequence[Dimension]) -> list[dict[str, Any]]:
-    """Return all combinations; the last dimension changes fastest.
+    """Return all combinations of values; the last dimension changes fastest.
 
     Raises:
-        ConfigError: they are without end, or too many.
+        ConfigError: a dimension is continuous, or there are too many combinations.
     """
     options = [dimension.values() for dimension in dimensions]
     count = math.prod(map(len, options))
@@ -141,7 +141,7 @@ def grid(dimensions: Sequence[Dimension]) -> list[dict[str, Any]]:
 
 
 def _texts(params: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield key and override of the values in a file; keys may be nested or dotted."""
+    """Yield key and override for each entry in a file; keys may be nested or dotted."""
     for name, value in params.items():
         key = f"{above}{name}"
         if isinstance(value, Mapping):
@@ -198,7 +198,7 @@ def _stepped(name: str, value: RangeSweep, text: str) -> Dimension:
 
 
 def chosen_in(config: Mapping[str, Any], choices: Mapping[str, Any], dimension: Dimension) -> Any:
-    """Return the value of a dimension that a composed config has; None where it is none to choose from.
+    """Return a dimension's value in a composed config; None if it is outside the search space.
 
     config: key -> value, resolved; choices: group -> file.
     """

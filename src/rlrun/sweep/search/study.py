@@ -1,4 +1,4 @@
-"""Optuna's study in a file that one process at a time writes, and the results of runs, one number each."""
+"""Optuna's study in a journal file, written by one process at a time, and the results of runs as numbers."""
 
 import math
 import os
@@ -26,13 +26,13 @@ STATES: dict[str, State] = {
     "WAITING": "waiting",
 }
 NAME = "search"
-AGAIN = "again"  # notes of which trial, whose failed jobs were tried again, another trial has the values
-SAMPLES = 10_000  # of a bootstrap
-SURE = 0.95  # how often an interval holds the mean
+AGAIN = "again"  # attribute of a trial that repeats a failed one: the number of the failed trial
+SAMPLES = 10_000  # samples of a bootstrap
+SURE = 0.95  # confidence level of an interval
 
 
 class Trial(NamedTuple):
-    """A choice of values, name -> value, and its results, one number an objective, if known."""
+    """The values of a trial by name, and its results, one number for each objective, if known."""
 
     number: int
     values: dict[str, Any]
@@ -41,24 +41,24 @@ class Trial(NamedTuple):
 
 
 class Study:
-    """The trials of a search, and who chooses further ones.
+    """The trials of a search, and the sampler of further ones.
 
-    What is chosen for a trial depends on the search's seed, the trial's number and what the trials before have come
-    to; nothing else is kept in memory, so a study that is opened again continues the same way.
+    The values of a trial depend only on the search's seed, the trial's number, and the results of earlier trials. So a
+    study that is opened again continues in the same way.
 
     Args:
-        path: of the journal; a line that a killed process left unfinished is taken off.
-        plan: what is searched.
+        path: of the journal; an incomplete last line of a killed process is removed.
+        plan: of the search.
 
     Raises:
-        RunDirError: the journal is damaged, or of another search.
+        RunDirError: the journal is damaged, or belongs to another search.
     """
 
     def __init__(self, path: Path, plan: SearchPlan) -> None:
         self.path = path
         self.plan = plan
         self._optuna = plan.settings.package()
-        self._directions = [name.replace("mise", "mize") for name in plan.settings.directions]  # as Optuna spells them
+        self._directions = [name.replace("mise", "mize") for name in plan.settings.directions]  # Optuna's spelling
         self._mend()
         self._study = self._guarded(self._opened)
         self._handles: dict[int, Any] = {}
@@ -69,21 +69,21 @@ class Study:
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials, in the order in which they were asked for."""
+        """All trials, in the order of their creation."""
         return [self._trial(frozen) for frozen in self._frozen()]
 
     @property
     def asked(self) -> int:
-        """How many trials count: all but those that wait, and those whose failed jobs were tried again."""
+        """Number of created trials, without waiting ones and failed ones that were repeated."""
         return sum(1 for trial in self._frozen() if trial.state.name != "WAITING") - len(self._again())
 
     @property
     def waits(self) -> bool:
-        """Whether values wait that the next trial will have."""
+        """Whether values are queued for the next trial."""
         return any(trial.state.name == "WAITING" for trial in self._frozen())
 
     def ask(self) -> Trial:
-        """Return a new trial."""
+        """Create a new trial."""
         trials = self._frozen()
         number = next((trial.number for trial in trials if trial.state.name == "WAITING"), len(trials))
         if number == len(trials) and self.plan.points:
@@ -91,38 +91,38 @@ class Study:
         return self._suggested(number, self._study.ask)
 
     def reopen(self, number: int) -> Trial:
-        """Return a trial of an earlier process; values that were not chosen yet are chosen now."""
+        """Return a trial of an earlier process; missing values are sampled now."""
         known = self._frozen()[number]._trial_id
         return self._suggested(number, lambda: self._optuna.trial.Trial(self._study, known))
 
     def report(self, number: int, step: int, value: float) -> None:
-        """Note the score of a trial at a step, from 1; once."""
+        """Record the score of a trial at a step (from 1), unless it is recorded already."""
         if step not in self._frozen()[number].intermediate_values:
             self._handles[number].report(value, step)
 
     def reports(self, number: int) -> int:
-        """Return how many steps of a trial are noted."""
+        """Return the number of recorded steps of a trial."""
         return len(self._frozen()[number].intermediate_values)
 
     def is_hopeless(self, number: int) -> bool:
-        """Return True if a trial is better left, by what it reported last."""
+        """Return True if the pruner would stop a trial, by its newest report."""
         return bool(self._handles[number].should_prune())
 
     def tell(self, number: int, results: list[float] | None, state: State) -> None:
-        """Note how a trial ended, once."""
+        """Record the end of a trial; call it once for each."""
         kinds = {name: kind for kind, name in STATES.items()}
         self._study.tell(number, results, state=self._optuna.trial.TrialState[kinds[state]])
         self._handles.pop(number, None)
 
     def try_again(self, trial: Trial) -> None:
-        """Let the next trial have the values of one that failed, in its place."""
+        """Queue the values of a failed trial for the next one, which replaces it."""
         self._enqueue(trial.values, {AGAIN: trial.number})
 
     def was_tried_again(self, number: int) -> bool:
         return number in self._again()
 
     def best(self) -> list[Trial]:
-        """Return trials that are complete, the best one first; of several objectives those that no other beats."""
+        """Return the complete trials, best first; with several objectives, those of the Pareto front."""
         signs = self.plan.settings.signs
         complete = [trial for trial in self.trials if trial.state == "complete"]
         if len(signs) > 1:
@@ -132,13 +132,13 @@ class Study:
             complete, key=lambda trial: [sign * value for sign, value in zip(signs, trial.results, strict=True)]
         )
         by_overrides: dict[tuple[str, ...], Trial] = {}
-        for trial in ordered:  # values may have come twice
+        for trial in ordered:  # several trials may have the same values
             by_overrides.setdefault(tuple(self.plan.overrides_of(trial.values)), trial)
         return list(by_overrides.values())
 
     def _opened(self) -> Any:
         storages = self._optuna.storages
-        # It needs no lock: the process that opens a study holds that of the search.
+        # The journal needs no lock: the process that opens a study holds the lock of the search.
         no_lock: Any = SimpleNamespace(acquire=lambda: True, release=lambda: None)
         backend = storages.journal.JournalFileBackend(str(self.path), lock_obj=no_lock)
         with warnings.catch_warnings():
@@ -149,7 +149,7 @@ class Study:
             return self._optuna.load_study(storage=storage, **named)
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
-        """Call what reads the journal, which may be damaged."""
+        """Call a function that reads the journal; raise RunDirError if the journal is damaged."""
         try:
             return work()
         except RlrunError:
@@ -168,11 +168,11 @@ class Study:
     def _suggested(self, number: int, begin: Callable[[], Any]) -> Trial:
         """Return a trial with a value for each dimension; values that were chosen before stay."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what Optuna calls experimental
+            warnings.simplefilter("ignore")  # about features that Optuna calls experimental
             self._study.sampler = self._sampler(self._seed(number))
             handle, values = self._guarded(begin), {}
-            _ = handle.relative_params  # what is chosen for all dimensions together is chosen now
-            for place, dimension in enumerate(self.plan.dimensions, start=1):  # each as if no other had been chosen now
+            _ = handle.relative_params  # joint samples of all dimensions are drawn here
+            for place, dimension in enumerate(self.plan.dimensions, start=1):  # each independent of samples before it
                 self._study.sampler = self._sampler(self._seed(number, place))
                 values[dimension.name] = self._guarded(partial(dimension.suggest, handle))
         self._handles[number] = handle
@@ -204,10 +204,10 @@ class Study:
 
     def _sampler(self, seed: int) -> Any:
         samplers, config = self._optuna.samplers, self.plan.settings
-        if config.sampler == "tpe":  # which takes running trials for bad ones, so that two do not try the same
+        if config.sampler == "tpe":  # `constant_liar` counts running trials as bad, so two do not try the same values
             return samplers.TPESampler(seed=seed, n_startup_trials=config.startup, constant_liar=True)
         if config.sampler == "nsga2":
-            population = min(50, max(4, config.trials // 5))  # some generations have to fit in
+            population = min(50, max(4, config.trials // 5))  # leaves room for at least five generations
             return samplers.NSGAIISampler(seed=seed, population_size=population)
         return samplers.RandomSampler(seed=seed)
 
@@ -215,7 +215,7 @@ class Study:
         pruners, config = self._optuna.pruners, self.plan.settings
         if not config.prunes:
             return pruners.NopPruner()
-        share = 2 if config.pruner in ("auto", "median") else 3  # what learns late is left by a median that looks early
+        share = 2 if config.pruner in ("auto", "median") else 3  # an early median would prune runs that learn late
         wait = max(1, (self.plan.evaluations or 6) // share) if config.warmup is None else config.warmup
         first = max(1, wait)
         if config.pruner == "successive_halving":
@@ -228,20 +228,23 @@ class Study:
 
 
 def numbers_of(run: RunDir) -> set[str]:
-    """Return the names of a run's numbers, but for metrics that it wrote early only."""
+    """Return the names of a run's numbers in its summary and newest metrics."""
     summary = {name for name, value in known(run.summary).items() if number_of(value) is not None}
     return summary | set(progress(run.metrics))
 
 
 def of_run(run: RunDir, settings: Optuna, at: int) -> float:
-    """Return the result of a completed run for the objective of a number; NaN where it has none."""
+    """Return the result of a completed run for an objective; NaN if it has none.
+
+    at: index of the objective.
+    """
     name = settings.objectives[at]
     value = number_of(known(run.summary).get(name))
     return of_values(values_of(run.metrics, name), settings, at) if value is None else value
 
 
 def of_values(values: list[float], settings: Optuna, at: int) -> float:
-    """Return the `mean`, `last` or `best` of a metric's values; NaN where one is none."""
+    """Return the `mean`, `last` or `best` of a metric's values; NaN if there is none, or one is NaN."""
     if not values or any(map(math.isnan, values)):
         return math.nan
     if settings.score == "mean":
@@ -264,7 +267,7 @@ def over_seeds(values: list[float], settings: Optuna, at: int) -> float:
 
 
 def interval(values: list[float]) -> list[float] | None:
-    """Return the bounds of the mean with 95 %, by a bootstrap; None of a single value."""
+    """Return the bounds of a 95 % bootstrap interval of the mean; None for a single value."""
     if len(values) < 2:
         return None
     drawn = np.random.default_rng(0).choice(values, (SAMPLES, len(values))).mean(1)
