@@ -1,4 +1,4 @@
-"""Options that several commands share, their completion, and output; with `--json` it is one JSON value."""
+"""Options that several commands share, their completion, and output, with `--json` as one JSON value."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ Stall = Annotated[
 
 @contextmanager
 def _only_json() -> Iterator[None]:
-    """Send what the code of a run prints to standard error, also in child processes; print the value at the end."""
+    """Redirect all output of a run's code to standard error, also in child processes; print the value at the end."""
     stdout = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -125,19 +125,19 @@ AsJson = Annotated[
 
 
 def print_json(value: Any) -> None:
-    """Print the result of a command as JSON; numbers that are not finite become null, paths texts."""
+    """Print the result of a command as JSON; NaN and infinity become null, and paths become strings."""
     _values.append(value)
 
 
 class _Printable(logging.Formatter):
-    """Messages without control characters: texts of a run, and its path, may come from another person."""
+    """Formats messages without control characters, as texts and paths of a run may come from another person."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(map(printable, super().format(record).split("\n")))
 
 
 def show(*names: str) -> None:
-    """Print the messages of these loggers on standard error, without a prefix."""
+    """Print the messages of some loggers on standard error, without a prefix."""
     for name in names:
         messages, handler = logging.getLogger(name), logging.StreamHandler(sys.stderr)
         handler.setFormatter(_Printable("%(message)s"))
@@ -146,7 +146,9 @@ def show(*names: str) -> None:
 
 
 def refuse(why: str, **options: Any) -> None:
-    """Refuse options that were given and have no meaning here.
+    """Refuse options that are set but do not apply.
+
+    why: the commands or modes to which they apply.
 
     Raises:
         ConfigError: naming the option.
@@ -157,13 +159,13 @@ def refuse(why: str, **options: Any) -> None:
 
 
 def require_no_ranks() -> None:
-    """Refuse a sweep below torchrun, which starts the processes of one run, with a ConfigError."""
+    """Refuse a sweep under torchrun, which starts the ranks of a single run, with a ConfigError."""
     if distributed.world_size() > 1:
         raise ConfigError("torchrun starts one run; a sweep has jobs of several processes by launcher.ranks=2")
 
 
 def refuse_folder(overrides: Sequence[str], *, multirun: bool) -> None:
-    """Refuse an override that names the folder of another kind of run, with a ConfigError."""
+    """Refuse a sweep's folder override for a single run, and the reverse, with a ConfigError."""
     for key in (text.strip().lstrip("+").partition("=")[0] for text in overrides):
         if multirun and key == "hydra.run.dir":
             raise ConfigError(f"{key} is for a single run: -m runs several; {DIR} names their folder")
@@ -172,7 +174,7 @@ def refuse_folder(overrides: Sequence[str], *, multirun: bool) -> None:
 
 
 def named(config_name: str | None, overrides: list[str] | None) -> list[str]:
-    """Return overrides, and before them the one that says from which file a run starts."""
+    """Return overrides, preceded by one for the primary config file if `config_name` is set."""
     return [*([] if config_name is None else [f"hydra.job.config_name={config_name}"]), *(overrides or [])]
 
 
@@ -188,7 +190,7 @@ def print_files(composed: Composed, info: str, *, as_json: bool) -> None:
     """Print the files whose keys were merged, in order; then the overrides, if they set keys.
 
     Raises:
-        ConfigError: something else is asked for.
+        ConfigError: `info` is neither `defaults` nor `defaults-tree`.
     """
     if info not in ("defaults", "defaults-tree"):
         raise ConfigError(f"--info {info}: there are defaults and defaults-tree, the files in the order of merging")
@@ -197,7 +199,7 @@ def print_files(composed: Composed, info: str, *, as_json: bool) -> None:
 
 
 def print_presets(*presets: str | None) -> None:
-    """Print the presets that apply on standard error, if there are some."""
+    """Print the applied presets, if any, on standard error."""
     if line := configuration.describe_presets(presets):
         typer.echo(line, err=True)
 
@@ -209,7 +211,7 @@ Expect = Annotated[
 
 
 def print_data_flow(composed: Composed, *, update: bool = False, as_json: bool) -> None:
-    """Print the data flow of one update, or its code."""
+    """Print the data flow of one update, or with `update` its code."""
     answer = commands.train.explain(composed, form="code" if update else "data" if as_json else "text")
     if as_json:
         print_json({"code": answer} if update else answer)
@@ -219,7 +221,7 @@ def print_data_flow(composed: Composed, *, update: bool = False, as_json: bool) 
 
 
 def print_networks(composed: Composed, *, as_json: bool) -> None:
-    """Print the layers of each network, by its config path."""
+    """Print the layers of each network under its config path."""
     answer = commands.train.explain(composed, form="networks")
     if as_json:
         print_json({"networks": answer})

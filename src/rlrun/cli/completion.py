@@ -1,4 +1,4 @@
-"""Complete overrides from the YAML files alone; neither Hydra nor torch is imported."""
+"""Complete overrides from the YAML files alone, without importing Hydra or torch."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from rlrun.config.places import ConfigFolder
 
 BREAKS = frozenset("=:@")  # characters at which bash splits a word of the command line
-PLAIN = re.compile(r"[\w.+/-]+")  # what a shell takes without quotes
+PLAIN = re.compile(r"[\w.+/-]+")  # text that needs no quotes in a shell
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
-_before: list[str] = []  # in bash: the part of the current word that bash has split off
+_before: list[str] = []  # the part of the current word that bash has split off
 
 
 def join_words() -> None:
-    """Join the words that bash has split at `=`, `:` and `@`, so that typer reads each override whole.
+    """Join the words that bash has split at `=`, `:` and `@`, so that typer reads whole overrides.
 
-    Of the current word only the last part stays: bash replaces that part alone.
+    Of the current word only the last part is left in place, because bash replaces only that part.
     """
     if os.environ.get("_RLRUN_COMPLETE") != "complete_bash":
         return
@@ -39,7 +39,7 @@ def join_words() -> None:
             joined.append(word)
     part = "" if BREAKS.issuperset(words[-1]) else words[-1]
     before = joined[-1].removesuffix(part)
-    if before.startswith("-"):  # an option: typer takes its value as a word
+    if before.startswith("-"):  # an option: typer expects its value as a separate word
         joined[-1] = before.rstrip("=")
     _before[:] = [before]
     earlier = joined if before.startswith("-") and before != joined[-1] else joined[:-1]
@@ -47,39 +47,39 @@ def join_words() -> None:
 
 
 def _goes_on(before: str, word: str, after: list[str]) -> bool:
-    """Return True if bash split a word between two parts; after `KEY=` a part before `=` is another key."""
+    """Return True if `word` continues the word of `before`; after `KEY=`, a part followed by `=` is a new key."""
     if not word or not (before and BREAKS.issuperset(before)):
         return bool(word) and BREAKS.issuperset(word)
     return not (before == "=" and after == ["="])
 
 
 def complete(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete an override; in bash without the part of the word that bash has split off."""
+    """Return completions of an override; in bash, without the part of the word that bash has split off."""
     overrides, config_dir = context.params.get("overrides") or [], context.params.get("config_dir")
     before = "".join(_before)
     try:
         texts = candidates(before + incomplete, overrides, config_dir)
-        if _before and len(texts) == 1 and texts[0][-1] in "=.":  # bash would put a space behind a single one
+        if _before and len(texts) == 1 and texts[0][-1] in "=.":  # bash would add a space after a single completion
             further = candidates(texts[0], overrides, config_dir)
             texts = further if len(further) > 1 else [*texts, *(further or [f"{texts[0]}VALUE"])]
-    except (ConfigError, OSError):  # completion says nothing; the command itself names the fault
+    except (ConfigError, OSError):  # no completions; the command itself will report the error
         return []
     return [text.removeprefix(before) for text in texts]
 
 
 def candidates(incomplete: str, overrides: Sequence[str] = (), config_dir: Path | None = None) -> list[str]:
-    """Return the overrides that begin with a text: groups and keys, or values behind `=`.
+    """Return the overrides that begin with a text: groups and keys, or values after `=`.
 
     Args:
         incomplete: the text.
-        overrides: those before it; they choose the files whose keys count.
-        config_dir: of `--config-dir`.
+        overrides: earlier ones, which choose the files with the known keys.
+        config_dir: value of `--config-dir`.
     """
     name, equals, value = incomplete.partition("=")
     mark = name[: len(name) - len(name.lstrip("+~"))]
     key, groups = name.removeprefix(mark), configuration.group_names(config_dir)
     if equals:
-        head = value[: max(value.rfind(","), value.rfind("[")) + 1]  # the values before, of several
+        head = value[: max(value.rfind(","), value.rfind("[")) + 1]  # earlier values in a list
         values = [*configuration.choices(key.partition("@")[0], config_dir)] or _values(key, overrides, config_dir)
         return [f"{name}={head}{text}" for text in values if text.startswith(value.removeprefix(head))]
     *parents, last = key.split(".")
@@ -95,7 +95,7 @@ def candidates(incomplete: str, overrides: Sequence[str] = (), config_dir: Path 
 
 
 def _ends(mark: str, is_group: bool, value: Any) -> Iterator[str]:
-    """Yield what may follow a key: `=`, or `.` and a key below it; nothing where `~` deletes it."""
+    """Yield the texts that may follow a key: `=`, or `.` before a key below it; "" if `~` deletes the key."""
     block = isinstance(value, Mapping)
     if mark == "~":
         yield ""
@@ -106,7 +106,7 @@ def _ends(mark: str, is_group: bool, value: Any) -> Iterator[str]:
 
 
 def _values(key: str, overrides: Sequence[str], config_dir: Path | None) -> list[str]:
-    """Return the words that a key may be, and the value that it has."""
+    """Return the words that a key takes as values, and its current value."""
     node: Any = composed(overrides, config_dir)
     for part in key.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
@@ -122,15 +122,15 @@ def _values(key: str, overrides: Sequence[str], config_dir: Path | None) -> list
 
 
 def composed(overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
-    """Return the keys of `train.yaml` with the files that overrides choose; links and values are as they are written.
+    """Return the keys of `train.yaml` with the files that overrides choose; values stay as written, also links.
 
-    Files that cannot be read count as empty: completion offers less then.
+    Unreadable files count as empty, so that completion still works for the others.
     """
     pairs = (override.lstrip("+").partition("=") for override in overrides)
     typed = {group: re.findall(r"[^\[\],\s]+", names) for group, _, names in pairs}
     files = Files(configuration.search_path(config_dir), typed)
     files.add("train", "", "_global_")
-    files = Files(files.places, files.choices | typed)  # a file may replace a choice that was made before it
+    files = Files(files.places, files.choices | typed)  # again, as a file may replace an earlier choice
     files.add("train", "", "_global_")
     for group in ("with", "preset", "sweep"):
         for name in typed.get(group, ()):
@@ -139,22 +139,22 @@ def composed(overrides: Sequence[str], config_dir: Path | None = None) -> dict[s
 
 
 class Files:
-    """Config files, one merged over the other.
+    """Merges config files into one tree.
 
     Attributes:
-        places: where files are looked for.
-        choices: names of files by group.
-        tree: the keys.
+        places: folders that are searched for files.
+        choices: group -> names of files.
+        tree: the merged keys.
     """
 
     def __init__(self, places: Sequence[ConfigFolder], choices: Mapping[str, list[str]]) -> None:
         self.places = places
         self.choices = dict(choices)
         self.tree: dict[str, Any] = {}
-        self._open: list[Path] = []  # files that are being read, each included by the one before
+        self._open: list[Path] = []  # files that are being read, each included by the previous one
 
     def add(self, name: str, group: str, package: str) -> None:
-        """Merge a file of a group and those that its defaults list names."""
+        """Merge a file of a group, and the files in its defaults list."""
         within = f"{group}/{name}.yaml".lstrip("/")
         ours = within.removeprefix("rlrun/")
         paths = [place.path / (ours if place.packaged else within) for place in self.places]
@@ -177,7 +177,10 @@ class Files:
         self._open.pop()
 
     def _include(self, entry: Any, group: str) -> None:
-        """Merge the files of an entry: `NAME`, `/GROUP/NAME`, or `GROUP: NAME`, after `override` or `optional`."""
+        """Merge the files of an entry of a defaults list.
+
+        It is `NAME`, `/GROUP/NAME`, or `GROUP: NAME`, perhaps after `override` or `optional`.
+        """
         key, chosen = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, None)
         *words, key = str(key).split()
         key, _, package = key.partition("@")

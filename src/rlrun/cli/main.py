@@ -1,4 +1,4 @@
-"""The `rlrun` command: one file a command, nothing heavy imported before a command needs it."""
+"""The `rlrun` command: one file for each command; heavy imports wait until a command needs them."""
 
 import functools
 import importlib
@@ -40,8 +40,8 @@ for name in COMMANDS:
     app.command(name)(getattr(module, name.replace("-", "_")))
 
 OF_COMPLETION = (["--show-completion"], ["--install-completion"])  # options of typer
-OF_RANKS = (["train"], ["resume"])  # commands that torchrun starts several times, to work together
-OF_HYDRA = {  # options of a Hydra application, and what to do here
+OF_RANKS = (["train"], ["resume"])  # commands that may run as several ranks of torchrun
+OF_HYDRA = {  # option of a Hydra application -> hint at the equivalent here
     "--cfg": "; rlrun config OVERRIDES prints the config, with --resolve and --package",
     "--info": "; rlrun config OVERRIDES takes it, and --provenance says which file or override set each key",
     "--config-name": "; train, config, explain and check take it",
@@ -75,12 +75,12 @@ def root(
 
 @functools.cache
 def command() -> Any:
-    """Return typer's command for the app; building it is slow, and one process may run several commands."""
+    """Return typer's command for the app; cached, as building it is slow and a process may run several commands."""
     return typer.main.get_command(app)
 
 
 def main() -> None:
-    """Run a command; every failure is one line and an exit code (0 done, 1 failed, 2 wrong request, 75 resumable)."""
+    """Run a command and exit: 0 done, 1 failed, 2 wrong request, 75 resumable. A failure is printed as one line."""
     overrides = sys.argv[1:]
     streams.prepare()
     debug = "--debug" in overrides
@@ -97,23 +97,23 @@ def main() -> None:
         if code == INTERRUPTED:
             code = _stopped(overrides)
         sys.stdout.flush()
-    except BrokenPipeError:  # as after `| head`
+    except BrokenPipeError:  # the output's reader has ended, as in `| head`
         code = 1
     except SystemExit as error:
-        if "_RLRUN_COMPLETE" in os.environ or overrides[:1] in OF_COMPLETION:  # which exit by themselves
+        if "_RLRUN_COMPLETE" in os.environ or overrides[:1] in OF_COMPLETION:  # typer exits by itself
             raise
         code = 1 if _is_unread(error) else _fail(describe_error(error), 1, debug)
     except RlrunError as error:
         code = _fail(str(error), error.exit_code, debug) if str(error) else error.exit_code
     except (KeyboardInterrupt, typer.Abort) as error:
-        if isinstance(error.__cause__, EOFError) and not processes.received:  # typer raises Abort for it
+        if isinstance(error.__cause__, EOFError) and not processes.received:  # typer turns EOFError into Abort
             code = _fail("EOFError: there is no more input (--debug shows where)", 1, debug)
         else:
             code = _stopped(overrides)
     except Exception as error:
-        if hasattr(error, "format_message"):  # a usage error of typer's: unknown option, missing value
+        if hasattr(error, "format_message"):  # a usage error of typer: unknown option, missing value
             code = _fail(_usage(error, overrides), 2, debug)
-        elif isinstance(error, OSError) and error.filename in streams.OUTPUTS:  # on a full disk, say
+        elif isinstance(error, OSError) and error.filename in streams.OUTPUTS:  # such as a full disk
             code = _fail(f"{error.filename} cannot be written: {error.strerror}", 1, debug)
         else:
             code = _fail(f"{describe_error(error)} (--debug shows where)", 1, debug)
@@ -123,7 +123,7 @@ def main() -> None:
 
 @contextmanager
 def _ranks() -> Iterator[None]:
-    """Work together with the other processes of torchrun. The first one prints the result; all end with torchrun."""
+    """Join the ranks of torchrun during a command. The first one prints the result; all end with torchrun."""
     processes.end_with_parent()
     if os.environ.get("RANK", "0") != "0":
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -131,7 +131,7 @@ def _ranks() -> Iterator[None]:
         with distributed.joined():
             yield
     finally:
-        for number in processes.STOPS:  # torchrun stops the others when one has ended, and this one is about to
+        for number in processes.STOPS:  # torchrun signals the others when one ends, and this one is ending anyway
             signal.signal(number, signal.SIG_IGN)
 
 
@@ -143,7 +143,7 @@ def _require_folder() -> None:
 
 
 def _is_unread(error: SystemExit) -> bool:
-    """Return True if the output's reader has ended, as after `| head`: typer exits then, without a message."""
+    """Return True if typer exited because the output's reader has ended, as in `| head`."""
     if not isinstance(error.__context__, BrokenPipeError):
         return False
     pipes = select.poll()
@@ -153,7 +153,7 @@ def _is_unread(error: SystemExit) -> bool:
 
 
 def _stopped(overrides: list[str]) -> int:
-    """Report a signal that came before the run was ready; a resumed run is not changed."""
+    """Report a signal that came before the run began; return the exit code."""
     number = processes.received[-1] if processes.received else signal.SIGINT
     command = "resume" if "--continue" in overrides else overrides[0] if overrides else ""
     after = {"train": "; no run was started", "resume": "; the run is unchanged"}.get(command, "")
@@ -165,17 +165,17 @@ def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
     line = " ".join(message.split())
-    with suppress(OSError):  # a full disk, say
+    with suppress(OSError):  # such as a full disk
         print("rlrun:", printable(line), file=sys.stderr)
     return code
 
 
 def _usage(error: Any, overrides: Sequence[str]) -> str:
-    """Return a usage error of typer as one line: the command, the error, the nearest match.
+    """Return a usage error of typer as one line with the command, the error, and the nearest match.
 
-    overrides: the command line; options of other libraries in it are suggested as overrides.
+    overrides: the command line; for options of other libraries in it, overrides are suggested.
 
-    Errors are recognized by their attributes: the module of their classes differs between versions of typer.
+    Errors are recognized by attributes, because the module of their classes differs between versions of typer.
     """
     context = error.ctx
     path = "rlrun" if context is None else context.command_path
@@ -193,7 +193,7 @@ def _usage(error: Any, overrides: Sequence[str]) -> str:
 
 
 def _overrides_without_dashes(overrides: Sequence[str], known: list[str]) -> str:
-    """Return a hint with the overrides for unknown options such as `--algo ppo`."""
+    """Return a hint with overrides in place of unknown options such as `--algo ppo`."""
     hints = []
     pairs = [text.partition("=") for text in overrides]
     algorithm = next((value for name, _, value in pairs if name == "algorithm"), None)

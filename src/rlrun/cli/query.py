@@ -32,7 +32,7 @@ def query(
             rows = [[printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
         csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     else:
-        columns = zip(result.columns, zip(*result.rows, strict=True), strict=False)  # none without rows
+        columns = zip(result.columns, zip(*result.rows, strict=True), strict=False)  # empty without rows
         texts = [name for name, values in columns if any(isinstance(value, str) for value in values)]
         for line in aligned([result.columns, *(list(map(_cell, row)) for row in result.rows)], left=texts):
             typer.echo(line)

@@ -1,4 +1,4 @@
-"""Standard output and standard error, whatever a shell, a terminal or a scheduler made of them."""
+"""Make standard output and standard error robust: against closed streams, lost terminals and narrow encodings."""
 
 import errno
 import io
@@ -6,19 +6,19 @@ import os
 import sys
 from typing import Any
 
-OUTPUTS = ("standard output", "standard error")  # as the files of errors
-NAMES = ("stdin", "stdout", "stderr")  # by number
+OUTPUTS = ("standard output", "standard error")  # file names in errors
+NAMES = ("stdin", "stdout", "stderr")  # by file descriptor
 
 
 class Output(io.FileIO):
     """The file behind standard output or standard error.
 
-    What is written to a terminal that is gone is lost, and the run continues.
+    Output to a closed terminal is discarded, and the run continues.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(number, "w", closefd=False)
-        self.is_terminal = self.isatty()  # which one that is gone no longer says
+        self.is_terminal = self.isatty()  # read now, as it becomes False when the terminal closes
 
     def write(self, data: Any, /) -> int:
         try:
@@ -31,15 +31,15 @@ class Output(io.FileIO):
 
 
 def prepare() -> None:
-    """Let every text be written: closed streams lead nowhere, and characters that an encoding lacks are escaped.
+    """Make all text writable: closed streams are opened on /dev/null, and unencodable characters are escaped.
 
-    Without a file of their own the numbers of closed streams would go to the next files that a run opens.
+    Otherwise the next files that a run opens would get the descriptors of closed streams.
     """
     for number, name in enumerate(NAMES):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
         stream = getattr(sys, name)
         if stream is None:
             mode, coding = "w" if number else "r", "utf-8"
@@ -52,7 +52,7 @@ def prepare() -> None:
 
 
 def drop() -> None:
-    """Let what cannot be written lead nowhere: python would end with code 120 when it tries again."""
+    """Discard output that cannot be flushed; otherwise Python would try again at exit and end with code 120."""
     for number, name in enumerate(NAMES):
         try:
             getattr(sys, name).flush()

@@ -1,4 +1,4 @@
-"""Run and print sweeps, for `rlrun train -m` and `rlrun resume SWEEP`: imported once it is known that it is one."""
+"""Run and print sweeps for `rlrun train -m` and `rlrun resume SWEEP`; imported only for sweeps."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -61,7 +61,7 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
 
 
 def _require_parents(jobs: Iterable[Job]) -> None:
-    """Refuse a sweep of which a job starts from a run that does not exist, before the first job begins."""
+    """Refuse a sweep in which a job starts from a run that does not exist, before the first job begins."""
     runs = []
     for job in jobs:
         for key, source in wanted(composed_of(job.composed)).items():
@@ -94,7 +94,7 @@ def resume_sweep(
 
 
 def list_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
-    """Print jobs with the keys in which they differ."""
+    """Print jobs with the overrides in which they differ."""
     rows = [
         {"job": job.key}
         | {override.key: override.text.partition("=")[2] or override.text for override in parse(job.overrides)}
