@@ -1,4 +1,4 @@
-"""Check that this machine is ready to train: packages, torch, threads, disk, plugins; equivalent to `rlrun doctor`."""
+"""Check that a machine is ready to train: packages, torch, threads, disk, plugins; equivalent to `rlrun doctor`."""
 
 import importlib.util
 import os
@@ -23,11 +23,11 @@ from rlrun.core.errors import installing
 from rlrun.core.files import reason, sized
 from rlrun.core.version import VERSION
 
-BUNDLES = {"all", "test", "dev"}  # extras that join others
+BUNDLES = {"all", "test", "dev"}  # extras that combine others
 MODULES = {"numpy": "numpy", "gymnasium": "gymnasium", "hydra": "hydra-core", "wandb": "wandb", "torch": "torch"}
-PATIENCE = 240.0  # seconds that an import may take
-DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/kfd")  # Nvidia's, and AMD's
-LOW_DISK, MIN_DISK = 1_000_000_000, 50_000_000  # bytes: of a memory of images, and of a few small checkpoints
+PATIENCE = 240.0  # time limit of an import in seconds
+DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/kfd")  # files of Nvidia's and AMD's drivers
+LOW_DISK, MIN_DISK = 1_000_000_000, 50_000_000  # bytes for a memory of images, and for a few small checkpoints
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ class HealthReport:
 
 
 def doctor(folder: Path | str = ".") -> HealthReport:
-    """Check required and optional packages, and the machine; nothing is changed.
+    """Check required and optional packages and the machine, without changing anything.
 
     Args:
-        folder: runs would go into its `runs/`.
+        folder: where runs would be written, into `runs/`.
     """
     return HealthReport([*packages(), *imports(), *processor(), *disk(Path(folder)), *of_plugins()])
 
 
 def packages() -> Iterator[HealthFinding]:
-    """Compare Python, the packages that rlrun requires, and those of its extras with the versions that it wants."""
+    """Compare the versions of Python and of required and optional packages with rlrun's requirements."""
     python, wanted = platform.python_version(), next(iter(_fields("Requires-Python")), "")
     fits = SpecifierSet(wanted).contains(python, prereleases=True)
     remedy = None if fits else f"install Python {wanted}"
@@ -92,7 +92,7 @@ def packages() -> Iterator[HealthFinding]:
 
 
 def required(extra: str = "", package: str = "rlrun") -> Iterator[Requirement]:
-    """Yield what a package or an extra requires, and what the extras of that require, as in `gymnasium[box2d]`."""
+    """Yield the requirements of a package or an extra, including nested extras, as in `gymnasium[box2d]`."""
     for need in map(Requirement, _fields("Requires-Dist", package)):
         always, with_extra = (need.marker is None or need.marker.evaluate({"extra": name}) for name in ("", extra))
         if with_extra and always is not bool(extra):
@@ -102,7 +102,7 @@ def required(extra: str = "", package: str = "rlrun") -> Iterator[Requirement]:
 
 
 def _fields(name: str, package: str = "rlrun") -> list[str]:
-    """Return the values of a field of a package's metadata; none where it is not installed."""
+    """Return the values of a field in a package's metadata; empty if it is not installed."""
     try:
         return metadata.metadata(package).get_all(name) or []
     except metadata.PackageNotFoundError:
@@ -110,7 +110,7 @@ def _fields(name: str, package: str = "rlrun") -> list[str]:
 
 
 def _fault(need: Requirement) -> str | None:
-    """Return what is wrong with the installed version of a package, or None."""
+    """Return a message if a package is missing or has a wrong version, or None."""
     version = next(iter(_fields("Version", need.name)), None)
     if version is not None and need.specifier.contains(version, prereleases=True):
         return None
@@ -119,7 +119,7 @@ def _fault(need: Requirement) -> str | None:
 
 
 def imports() -> Iterator[HealthFinding]:
-    """Report how long large packages take to be imported, which of them fail, and the GPUs that torch can use."""
+    """Report the import times of large packages, import errors, and the GPUs that torch can use."""
     for module, package in MODULES.items():
         if importlib.util.find_spec(module) is None:
             continue  # the package is missing
@@ -132,7 +132,7 @@ def imports() -> Iterator[HealthFinding]:
 
 
 def import_fault(module: str) -> str | None:
-    """Return the error of importing a module, or None; another process does it, as it may end by it."""
+    """Import a module in another process, as the import may crash; return its error, or None."""
     command = [sys.executable, "-P", "-W", "ignore", "-c", f"import {module}"]  # -P: no module of this folder
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -157,7 +157,7 @@ def gpu() -> HealthFinding:
 
 
 def processor() -> Iterator[HealthFinding]:
-    """Report the usable cores, and the threads that libraries would start."""
+    """Report the usable cores, and the number of threads that libraries would start."""
     usable, threads = machine.cores(), os.environ.get("OMP_NUM_THREADS")
     yield HealthFinding("ok", "machine", "cores", f"{usable} of {os.cpu_count()} may be used")
     fits = threads is None or (threads.isdecimal() and 1 <= int(threads) <= usable)
@@ -166,7 +166,7 @@ def processor() -> Iterator[HealthFinding]:
 
 
 def disk(folder: Path) -> Iterator[HealthFinding]:
-    """Report on the disk that holds runs."""
+    """Report the free space on the disk for runs."""
     runs = next(path for path in (folder / "runs", *(folder / "runs").absolute().parents) if path.exists())
     usage = shutil.disk_usage(runs)
     text = f"{sized(usage.free)} of {sized(usage.total)} free"

@@ -26,8 +26,8 @@ from rlrun.core.files import counted, place_of, reason, replace, require_writabl
 from rlrun.runs.progress import VALIDATION, judged, progress
 
 RESAMPLES = 10_000
-FEWEST, MOST = 100, 1_000_000  # resamples
-ASKED = 20  # runs whose metric names are read for a suggestion
+FEWEST, MOST = 100, 1_000_000  # limits of the number of resamples
+ASKED = 20  # number of runs whose metric names are read for a suggestion
 Place = Path | str
 
 
@@ -49,7 +49,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The best of all groups and how many pairs can be distinguished, in one line."""
+        """One line with the best group, and the number of pairs that can be distinguished."""
         best = next((result for result in self.findings.results if result.aggregates), None)
         if best is None:
             scored = any(result.tasks for result in self.findings.results)
@@ -111,19 +111,19 @@ def report(
     """Write one page about the runs in some folders and their subfolders.
 
     Args:
-        folders: run folders, sweep folders, or folders above these.
-        out: the page; None = `report.html` in the working directory.
-        metric: its last value is a run's score; None = `evaluation/mean_return`, or `episode/return` where no run
-            was ever evaluated, or the objective of a validation where no run has returns.
-        by: config keys whose values define a group, or `folder`; none = all overrides but seed and environment.
-        bounds: for each task the scores that count as 0 and 1; default = the extremes that were measured.
+        folders: run folders, sweep folders, or folders that contain these.
+        out: file of the page; None = `report.html` in the working directory.
+        metric: its last value is a run's score; None = `evaluation/mean_return`, or `episode/return` if no run was
+            evaluated, or the objective of a validation if no run has returns.
+        by: config keys whose values define a group, or `folder`; empty = all overrides except seed and environment.
+        bounds: task -> scores that count as 0 and 1; by default the measured extremes.
         title: of the page.
-        seed: of the bootstrap.
-        resamples: of the same.
+        seed: of bootstrap and permutation tests.
+        resamples: number of resamples of these.
         csv: file with one line for each run.
         markdown: file for the tables.
         svg: folder for the figures.
-        png: folder for the figures as pixels (extra: plots).
+        png: folder for the figures as PNG (extra: plots).
 
     Raises:
         RequestError: there is no run, or an option is wrong; nothing was written.
@@ -149,7 +149,7 @@ def report(
 
 
 def _findings(places: Sequence[Path], options: ReportOptions, by: list[str]) -> Findings:
-    """Return all numbers; where `options` names no metric, the one that the runs have is chosen.
+    """Return all numbers; if `options` names no metric, one that the runs have is chosen.
 
     Raises:
         RequestError: there is no run, or an option is wrong.
@@ -181,7 +181,7 @@ def _findings(places: Sequence[Path], options: ReportOptions, by: list[str]) -> 
 
 
 def _printable(text: str) -> str:
-    """Return a text without control characters, except line ends: names of files and overrides may have any."""
+    """Replace control characters in a text, except line ends; names of files and overrides may contain any."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -211,7 +211,7 @@ def _validated(runs: Iterable[Run]) -> str | None:
 
 
 def _minimized(run: Run, metric: str) -> bool:
-    """Return True if a run is judged by this metric, and the smaller value is the better one."""
+    """Return True if a run's objective is this metric, and smaller values are better."""
     objective, direction = (run.settings.get(f"callbacks.validation.{name}") for name in ("objective", "direction"))
     return direction == "minimize" and metric == f"{VALIDATION}{objective}"
 

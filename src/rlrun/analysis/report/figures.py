@@ -2,8 +2,8 @@
 
 This module writes SVG itself. matplotlib 3.10 would save about 100 lines. It takes 96 MB with its dependencies and
 0.3 s to import, and its files are two to four times as large. Its SVG would still lack colors for light and dark mode,
-unique ids, and descriptions for blind readers. Interactive libraries (Plotly, Altair) need scripts, and a report has
-none.
+unique ids, and descriptions for blind readers. Interactive libraries (Plotly, Altair) need scripts, which a report does
+not contain.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rlrun.analysis.report.wording import interval, number
 from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.core.files import counted
 
-WIDTH = 420  # units, of every figure: as wide as a phone, so that letters stay legible there
+WIDTH = 420  # units, of every figure: the width of a phone, so that text stays legible there
 LEFT, RIGHT, TOP = 50, WIDTH - 20, 12  # edges of the plotted area
 MARGIN = 12  # left of figures whose rows have their labels above them
 PANEL = 232  # units from the top of a figure to its horizontal axis
-STRIP = 34  # … of the strip that counts runs
-TITLE = 24  # … above a figure in a file of its own
-LINE = 17  # … of a line of text
-LETTER = 7.2  # … of a letter, about
-PAIRS = 10  # of a figure, at most
+STRIP = 34  # height of the strip that counts runs
+TITLE = 24  # height of the title of a figure in its own file
+LINE = 17  # height of a line of text
+LETTER = 7.2  # approximate width of a letter
+PAIRS = 10  # most pairs in a figure
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "6 2 2 2")
-COLORS = {  # on light paper, and on dark
+COLORS = {  # in light mode, and in dark mode
     "paper": ("#ffffff", "#14171c"),
     "ink": ("#1c2128", "#e8eaed"),
     "faint": ("#5a6370", "#a7afba"),
@@ -57,7 +57,7 @@ svg.figure .axis{{stroke:var(--faint);stroke-width:1;fill:none}}
     f"svg.figure .s{hue}{{stroke:var(--hue{hue})}}svg.figure .f{hue}{{fill:var(--hue{hue})}}\n"
     for hue in range(len(DASHES))
 )
-ZOOM = 2.5  # pixels a unit
+ZOOM = 2.5  # pixels per unit
 PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20">{}</svg>'
 LETTERS = f'<text x="2" y="16" font-family="{escape(FONTS)}">Aa1</text>'
 
@@ -104,16 +104,16 @@ def short(value: float) -> str:
 
 
 class Figure:
-    """A figure: methods draw into it, `svg` returns it.
+    """A figure with methods that draw into it; `svg` returns it.
 
     Args:
         name: of its file, unique on a page.
-        title: what it shows.
-        height: units, without the legend.
+        title: of the figure.
+        height: in units, without the legend.
 
     Attributes:
         caption: the text below it.
-        description: what it shows, for blind readers.
+        description: text for blind readers.
     """
 
     def __init__(self, name: str, title: str, height: int) -> None:
@@ -122,7 +122,10 @@ class Figure:
         self._parts: list[str] = []
 
     def path(self, kind: str, places: str, attributes: str = "") -> None:
-        """Draw a path of a class of the style."""
+        """Draw a path.
+
+        kind: CSS class; places: SVG path data.
+        """
         self._parts.append(f'<path class="{kind}"{attributes} d="{places}"/>')
 
     def text(self, x: float, y: float, text: str, *, anchor: str = "start", strong: bool = False) -> None:
@@ -159,7 +162,7 @@ class Figure:
         return places
 
     def line(self, xs: Sequence[float] | Floats, ys: Sequence[float] | Floats, hue: int) -> None:
-        """Draw a line through points; it is interrupted at NaNs."""
+        """Draw a line through points, with gaps at NaNs."""
         overrides, pen = [], "M"
         for x, y in zip(xs, ys, strict=True):
             if math.isfinite(y):
@@ -178,7 +181,7 @@ class Figure:
             self.path(f"f{hue}", f"M{'L'.join([*lower, *back[::-1]])}Z", ' fill-opacity="0.18"')
 
     def estimate(self, estimate: Interval, x: AxisScale, y: float, hue: int) -> None:
-        """Draw a point on its horizontal interval, if it has one."""
+        """Draw a point, with its horizontal interval if it has one."""
         low, high = x(estimate.low), x(estimate.high)
         if math.isfinite(low) and math.isfinite(high):
             ends = f"M{low:.1f} {y - 5:.1f}v10M{high:.1f} {y - 5:.1f}v10"
@@ -204,7 +207,7 @@ class Figure:
         return self
 
     def svg(self, *, alone: bool = False) -> str:
-        """Return the figure as SVG; alone: with its title, colors and background, for a separate file."""
+        """Return the figure as SVG; with `alone`, including title, colors and background, for a separate file."""
         overrides = (
             f'<title id="{self.name}-t">{escape(self.title)}</title>'
             f'<desc id="{self.name}-d">{escape(self.description)}</desc>'
@@ -312,11 +315,11 @@ def _improvements(findings: Findings) -> Figure:
 
 
 def renderer() -> Callable[[str], bytes]:
-    """Return a function from SVG text to a PNG file.
+    """Return a function from SVG text to the bytes of a PNG file.
 
     Raises:
         MissingExtra: the library is not installed.
-        RequestError: the machine has no fonts, so that figures would have no text.
+        RequestError: the machine has no fonts, so figures would lack text.
     """
     try:
         import resvg_py

@@ -13,11 +13,11 @@ from rlrun.analysis.report.groups import Fate, Group, differences
 from rlrun.analysis.report.runs import Curve
 from rlrun.analysis.report.statistics import Floats, Indices, Interval, Scores
 
-DRAWN = 8  # groups of a figure at most
+DRAWN = 8  # most groups in a figure
 TOGETHER = "all tasks, normalized"
-POINTS = 100  # of a curve, at most
-THRESHOLDS = 101  # of a performance profile
-BAND_RESAMPLES = 2_000  # of curves and profiles, at most
+POINTS = 100  # most points of a curve
+THRESHOLDS = 101  # number of thresholds of a performance profile
+BAND_RESAMPLES = 2_000  # most resamples of curves and profiles
 LEVEL = 1.0 - statistics.CERTAINTY
 PLAIN = {"iqm": statistics.iqm, "mean": statistics.mean}
 NORMALISED = {**PLAIN, "median": statistics.median, "optimality_gap": statistics.optimality_gap}
@@ -27,23 +27,23 @@ AS_IT_IS: Bounds = (0.0, 1.0)
 
 
 class ReportOptions(NamedTuple):
-    """What the user chose."""
+    """The options of a report."""
 
     title: str  # of the page
-    metric: str  # whose last value is a run's score
+    metric: str  # its last value is a run's score
     resamples: int  # of each bootstrap and permutation test
-    seed: int  # of the same
-    bounds: Mapping[str, Bounds]  # of a task's scores, low and high, that count as 0 and 1
-    lower: bool = False  # the smaller score is the better one
+    seed: int  # of bootstrap and permutation tests
+    bounds: Mapping[str, Bounds]  # task -> low and high score, which count as 0 and 1
+    lower: bool = False  # True if smaller scores are better
 
     @property
     def better(self) -> str:
-        """How the better one of two scores compares with the other one."""
+        """Word for the better of two scores: `higher` or `lower`."""
         return "lower" if self.lower else "higher"
 
     @property
     def band_resamples(self) -> int:
-        """Resamples of curves and profiles."""
+        """Number of resamples for curves and profiles."""
         return min(self.resamples, BAND_RESAMPLES)
 
 
@@ -53,8 +53,8 @@ class Curves(NamedTuple):
     grid: Floats  # environment steps, or updates without an environment, [P]
     # Interquartile mean and interval of each group, [P] each; NaN where one of the tasks has no run:
     bands: Mapping[str, Interval]
-    runs: Mapping[str, Indices]  # how many runs each group has at each point, [P]
-    axis: str  # what the grid counts
+    runs: Mapping[str, Indices]  # number of runs of each group at each point, [P]
+    axis: str  # unit of the grid
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class GroupResult:
     """The scores of a group."""
 
     group: Group  # its runs
-    # Over the tasks that all groups have, normalized by `Findings.bounds`; None where it lacks one:
+    # On the tasks that all groups have, normalized by `Findings.bounds`; None if the group lacks one:
     scores: Scores | None
     aggregates: Mapping[str, Interval]  # of these scores, by name
     # Scores of each of its tasks, not normalized, with interquartile mean and mean:
@@ -72,7 +72,7 @@ class GroupResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two groups: the difference of their interquartile means, the probability that the first scores better."""
+    """Two groups with the difference of their interquartile means, and the probability that the first is better."""
 
     first: str
     second: str
@@ -89,7 +89,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The result as a sentence."""
+        """The result in words."""
         if not self.distinguishable:
             return "not distinguishable"
         return f"{self.order[0]} scores {self.better}"
@@ -109,15 +109,15 @@ class Findings:
     results: list[GroupResult]  # of the groups, the best first; those without scores come last
     overrides: list[str]  # that all runs have in common
     tasks: list[str]  # all, by name
-    common: list[str]  # tasks on which each group has runs that count, but for groups without any
-    # The scores of each common task that are 0 and 1 in aggregates; empty if scores are not normalized:
+    common: list[str]  # tasks on which every group has runs that count, apart from groups without any
+    # The scores of each common task that count as 0 and 1; empty if scores are not normalized:
     bounds: Mapping[str, Bounds]
     thresholds: Floats  # of performance profiles
     comparisons: list[Comparison]  # of each pair of drawn groups
-    pairs: int  # number of pairs of all groups that have runs that count
-    curves: Mapping[str, Curves]  # of each task, and normalized of the common tasks together, by title
-    differing: Mapping[str, list[str]]  # values of each drawn group by the keys of the config in which they differ
-    troubles: list[str]  # errors of reading
+    pairs: int  # number of pairs among all groups with runs that count
+    curves: Mapping[str, Curves]  # title -> curves, of each task, and normalized of all common tasks together
+    differing: Mapping[str, list[str]]  # config key in which groups differ -> value of each drawn group
+    troubles: list[str]  # reading errors
 
     @property
     def drawn(self) -> list[GroupResult]:
@@ -131,12 +131,12 @@ class Findings:
 
     @property
     def apart(self) -> bool:
-        """True if scores by task differ from those of all tasks together."""
+        """True if a table by task would differ from the table of all tasks."""
         return bool(self.bounds) or self.tasks != self.common
 
 
 def find(groups: Sequence[Group], options: ReportOptions, overrides: list[str], troubles: list[str]) -> Findings:
-    """Compute everything."""
+    """Compute all numbers of a report."""
     tasks = sorted({fate.run.task for group in groups for fate in group.fates})
     scored = [group for group in groups if any(fate.score is not None for fate in group.fates)]
     common = [task for task in tasks if scored and all(group.scores(task) for group in scored)]
@@ -173,13 +173,13 @@ def find(groups: Sequence[Group], options: ReportOptions, overrides: list[str], 
 
 
 def _normalized(values: Any, bounds: Bounds) -> Any:
-    """Return values on a scale on which the bounds are 0 and 1."""
+    """Return values scaled linearly so that the bounds become 0 and 1."""
     low, high = bounds
     return (values - low) / (high - low or 1.0)
 
 
 def _bounds(groups: Iterable[Group], common: Sequence[str], options: ReportOptions) -> dict[str, Bounds]:
-    """Return the scores that count as 0 and 1 on each task: the user's, else the extremes that were measured."""
+    """Return the scores that count as 0 and 1 on each task: the user's bounds, or the measured extremes."""
     if len(common) < 2 and not set(common) & set(options.bounds):
         return {}
     bounds = {}
@@ -222,7 +222,7 @@ def _result(
 
 
 def _compare(drawn: Sequence[GroupResult], family: int, options: ReportOptions) -> list[Comparison]:
-    """Compare each pair; p is corrected for all pairs, also those that are not shown."""
+    """Compare each pair of drawn groups; p values are corrected for all pairs, also hidden ones."""
     settings = {"resamples": options.resamples, "seed": options.seed}
     scores = [(result.group.label, result.scores) for result in drawn if result.scores is not None]
     pairs = list(combinations(scores, 2))
@@ -235,12 +235,12 @@ def _compare(drawn: Sequence[GroupResult], family: int, options: ReportOptions) 
 
 
 def _curves(groups: Sequence[Group], tasks: Mapping[str, Bounds], options: ReportOptions) -> Curves | None:
-    """Return the curves of all measured runs, also of those that do not count in the end; None without any.
+    """Return the curves of all runs with measurements, even if their scores do not count; None without any.
 
-    Curves are linear between two measurements. They are extrapolated by at most half a step of the grid, because runs
-    are measured at slightly different steps.
+    Curves are interpolated linearly. They are extrapolated by at most half a step of the grid, because runs are
+    measured at slightly different steps.
 
-    tasks: with the values that count as 0 and 1.
+    tasks: task -> values that count as 0 and 1.
     """
     runs_by_label = {
         group.label: [fate.run for fate in group.fates if fate.drawn and fate.run.task in tasks] for group in groups
@@ -268,7 +268,7 @@ def _on(grid: Floats, curve: Curve) -> Floats:
 
 
 def _bands(values: Floats, places: Indices, tasks: int, options: ReportOptions) -> Interval:
-    """Return the bands of curves that may be undefined at some points, [n, P]; points with equal runs share a call."""
+    """Return the bands of curves [n, P], which may be NaN at some points; points with the same runs share a call."""
     estimates = np.full((3, values.shape[1]), np.nan)
     present = np.isfinite(values)
     for pattern in np.unique(present, axis=1).T:

@@ -14,9 +14,9 @@ from typing import Any
 from rlrun.analysis.report.runs import TASK, Run, is_circumstance
 from rlrun.core.errors import RequestError, did_you_mean
 
-NONE = "—"  # where there is no value
-FOLDER = "folder"  # the value of --by that groups by the folders of the command line
-REASON = 300  # letters of the reason why a run does not count: a page has thousands of these
+NONE = "—"  # stands for a missing value
+FOLDER = "folder"  # value of --by that groups by the folders of the command line
+REASON = 300  # most letters of the reason why a run does not count, as a page may have thousands
 UNFINISHED = {
     "running": "it is still running",
     "stopped": "it was stopped; rlrun resume continues it",
@@ -26,32 +26,32 @@ UNFINISHED = {
 
 @dataclass(frozen=True)
 class Fate:
-    """A run, its group, and whether it counts."""
+    """A run with its group, and whether its score counts."""
 
     group: str  # the label of its group
-    run: Run  # the run
-    score: float | None  # its last value, if it counts
-    why_not: str | None  # why it does not count
+    run: Run
+    score: float | None  # the last value of the metric, if it counts
+    why_not: str | None  # the reason why it does not count
     drawn: bool  # whether the learning curve includes it
     again: bool = False  # whether another run of the same group, task and seed counts instead
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that belong together."""
+    """Runs that are compared as one group."""
 
     label: str
     fates: list[Fate]
 
     def scores(self, task: str) -> list[float]:
-        """Return the scores of the runs on a task that count, by seed."""
+        """Return the scores that count on a task, in the order of seeds."""
         return [fate.score for fate in self.fates if fate.run.task == task and fate.score is not None]
 
     def values(self) -> dict[str, dict[str, set[str]]]:
-        """Return for each task and config key the values, as texts."""
+        """Return task -> config key -> values as texts."""
         values: dict[str, dict[str, set[str]]] = {}
         configs = {(id(fate.run.settings), fate.run.task): fate.run.settings for fate in self.fates}
-        for (_, task), settings in configs.items():  # equal configs are one object
+        for (_, task), settings in configs.items():  # equal configs are the same object
             for key, value in settings.items():
                 values.setdefault(key, {}).setdefault(task, set()).add(text_of(value))
         return values
@@ -63,14 +63,14 @@ def groups_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple
     Args:
         runs: all, at least one.
         metric: its last value is a run's score.
-        by: group by the values of these keys, not by all overrides.
+        by: keys whose values define groups; empty = all overrides.
 
     Raises:
         RequestError: no run has one of the keys.
     """
     marks = [_marks(run, by, runs) for run in runs]
     common = set.intersection(*map(set, marks))
-    named = common if by else set()  # labels have these even if all runs have them
+    named = common if by else set()  # labels include these even if all runs have them
     if not by and any(set(mark) <= common for mark in marks):
         named = {override for override in common if override.startswith(("algorithm=", "preset="))}
     groups: dict[str, list[Run]] = {}
@@ -83,12 +83,12 @@ def groups_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple
 
 
 def differences(groups: Iterable[Group]) -> dict[str, list[str]]:
-    """Return each group's values, as texts, of the config keys in which groups differ on the same task.
+    """Return the config keys in which groups differ on the same task, with each group's values as texts.
 
-    Keys that only refer to others (`${algorithm.lr}`) are left out.
+    Links to other keys (`${algorithm.lr}`) are left out.
     """
     by_group = [group.values() for group in groups]
-    known = [values for values in by_group if values]  # no run of the other groups has begun
+    known = [values for values in by_group if values]  # other groups have no run that has begun
     differing = {}
     for key in dict.fromkeys(key for values in known for key in values):
         tasks = [values.get(key, {}) for values in known]
@@ -102,17 +102,17 @@ def differences(groups: Iterable[Group]) -> dict[str, list[str]]:
 
 
 def text_of(value: Any) -> str:
-    """Return a value of a config as a text."""
+    """Return a config value as text."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def cut(text: str, letters: int = 60) -> str:
-    """Return a text of at most so many letters."""
+    """Return a text, cut to a number of letters."""
     return text if len(text) <= letters else f"{text[: letters - 1]}…"
 
 
 def _natural(text: str) -> list[tuple[int, float, str]]:
-    """Return a sort key that puts 2 before 10."""
+    """Return a sort key for natural order: 2 before 10."""
     parts = re.split(r"(\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?)", text)
     return [(0, float(part), "") if index % 2 else (1, 0.0, part) for index, part in enumerate(parts)]
 
@@ -122,7 +122,7 @@ def _may_change(key: str) -> bool:
 
 
 def _marks(run: Run, by: Sequence[str], runs: Sequence[Run]) -> list[str]:
-    """Return what defines a run's group: its overrides, sorted, or the values of some keys."""
+    """Return the texts that define a run's group: its sorted overrides, or the values of the keys in `by`."""
     if not by:
         names = [key for key in run.overrides if key not in TASK and not is_circumstance(key) and not _may_change(key)]
         return [run.overrides[key] for key in sorted(names, key=lambda key: (key not in ("algorithm", "preset"), key))]
@@ -139,7 +139,7 @@ def _marks(run: Run, by: Sequence[str], runs: Sequence[Run]) -> list[str]:
 
 
 def _fates(group: str, runs: Iterable[Run], metric: str) -> list[Fate]:
-    """Return for each run whether it counts; of several with one task and seed, the newest completed one does."""
+    """Return the fate of each run; of several with the same task and seed, only the newest completed one counts."""
     counting: set[tuple[str, int | None]] = set()
     fates = []
     for run in sorted(runs, key=lambda run: (run.status == "completed", run.created), reverse=True):

@@ -1,7 +1,6 @@
-"""The tables of a report as HTML, Markdown and CSV, and the page.
+"""The page of a report, and its tables as HTML, Markdown and CSV.
 
-The page has no script and loads nothing from a network. It follows the light or dark mode of the reader's system, and
-is legible on a phone.
+The page has no scripts and needs no network. It follows the reader's light or dark mode and is legible on a phone.
 """
 
 import csv
@@ -25,12 +24,12 @@ from rlrun.analysis.report.wording import between, chance, interval, listed, num
 from rlrun.core.files import counted
 from rlrun.core.version import VERSION
 
-RUNS = 3_000  # rows of a table, at most
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates cells that begin with one of these
+RUNS = 3_000  # most rows of a table
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets evaluate cells that begin with one of these
 COLUMNS = ("group", "task", "seed", "status", "counts", "score", "env_steps", "updates", "seconds", "why_not", "run")
-VERDICTS = 6  # at the top, at most
-LONG = 36  # letters from which a cell may be broken
-SAFE = "default-src 'none'; style-src 'unsafe-inline'"  # makes the browser load nothing
+VERDICTS = 6  # most verdicts at the top of the page
+LONG = 36  # letters from which a cell may be wrapped
+SAFE = "default-src 'none'; style-src 'unsafe-inline'"  # content security policy: the browser loads nothing
 STYLE = """\
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1080px;padding:16px;background:var(--paper);color:var(--ink);
@@ -94,16 +93,16 @@ Cell: TypeAlias = str | tuple[Hyperlink, ...]
 
 
 class ReportTable(NamedTuple):
-    """Rows of texts."""
+    """A table of texts."""
 
     title: str  # heading
     head: list[str]  # names of the columns
     rows: Sequence[Sequence[Cell]]  # each as long as the head
-    text_columns: int  # the first ones; the others hold numbers
+    text_columns: int  # number of first columns with text; the others have numbers
 
 
 def finals(findings: Findings) -> ReportTable:
-    """Return the final scores of each group, over the common tasks."""
+    """Return the table of final scores of each group, aggregated over the common tasks."""
     names = {"iqm": "IQM [95 %]", "mean": "mean [95 %]", "median": "median [95 %]", "optimality_gap": "gap to 1 [95 %]"}
     wanted = [name for name in names if any(name in res.aggregates for res in findings.results)]
     rows: list[list[Cell]] = []
@@ -118,7 +117,7 @@ def finals(findings: Findings) -> ReportTable:
 
 
 def by_task(findings: Findings) -> ReportTable:
-    """Return the final scores of each group on each task, not normalized."""
+    """Return the table of final scores of each group on each task, without normalization."""
     rows: list[list[Cell]] = []
     for task in findings.tasks:
         for label, tasks in ((result.group.label, result.tasks) for result in findings.results):
@@ -131,7 +130,7 @@ def by_task(findings: Findings) -> ReportTable:
 
 
 def comparisons(findings: Findings) -> ReportTable:
-    """Return each pair of groups, with a verdict."""
+    """Return the table of pairs of groups with verdicts."""
     rows = []
     for pair in findings.comparisons:
         numbers = [interval(pair.difference), interval(pair.improvement), chance(pair.chance)]
@@ -142,7 +141,7 @@ def comparisons(findings: Findings) -> ReportTable:
 
 
 def left_out(findings: Findings) -> ReportTable:
-    """Return the runs that do not count, and why."""
+    """Return the table of runs that do not count, with reasons."""
     rows = [
         [fate.group, fate.run.task, _seed(fate.run), fate.run.status, fate.why_not, fate.run.path.name]
         for fate in findings.fates
@@ -152,7 +151,7 @@ def left_out(findings: Findings) -> ReportTable:
 
 
 def differing(findings: Findings) -> ReportTable:
-    """Return the config keys in which groups differ."""
+    """Return the table of config keys in which groups differ."""
     head = ["key", *(result.group.label for result in findings.drawn)]
     return ReportTable(
         "Differences of config", head, [[key, *cells] for key, cells in findings.differing.items()], len(head)
@@ -160,7 +159,7 @@ def differing(findings: Findings) -> ReportTable:
 
 
 def all_runs(findings: Findings) -> ReportTable:
-    """Return every run, with its videos."""
+    """Return the table of all runs, with links to their videos."""
     rows: list[list[Cell]] = []
     for fate in findings.fates[:RUNS]:
         run = fate.run
@@ -191,7 +190,7 @@ def _bare(cell: Cell) -> str:
 
 
 def to_csv(findings: Findings) -> str:
-    """Return a line for each run; an apostrophe precedes a text that a spreadsheet would evaluate as a formula."""
+    """Return a line for each run; an apostrophe precedes texts that a spreadsheet would evaluate as formulas."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -204,7 +203,7 @@ def to_csv(findings: Findings) -> str:
 
 
 def _counts(group: Group) -> str:
-    """Return how many runs of a group count, and the statuses of the others."""
+    """Return the number of runs of a group that count, and the statuses of the others."""
     statuses = Counter(fate.run.status for fate in group.fates if fate.score is None)
     counting = len(group.fates) - statuses.total()
     text = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
@@ -216,7 +215,7 @@ def _seed(run: Run) -> str:
 
 
 def page(findings: Findings, drawings: Iterable[Figure], notes: Iterable[str], folder: Path) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
     Args:
         findings: all numbers.
@@ -312,7 +311,7 @@ def _cell(cell: Cell, kind: str, folder: Path) -> str:
     if isinstance(cell, str):
         kind = kind or (' class="long"' if len(cell) > LONG else "")
         return f"<td{kind}>{escape(cell)}</td>"
-    # `./`: a name with a colon is not parsed as a URL scheme
+    # `./` prevents a name with a colon from being parsed as a URL scheme
     paths = ("./" + quote(os.fsencode(os.path.relpath(link.path, folder).replace(os.sep, "/"))) for link in cell)
     links = (f'<a href="{escape(path)}">{escape(link.text)}</a>' for path, link in zip(paths, cell, strict=True))
     return f"<td{kind}>{' '.join(links)}</td>"

@@ -24,14 +24,14 @@ from rlrun.sweep.directory import SweepDir
 from rlrun.sweep.sweeping import is_sweep
 
 EVALUATED, PLAYED = "evaluation/mean_return", "episode/return"
-METRIC_BYTES = 1 << 28  # of a file of metrics; the rest is not read
+METRIC_BYTES = 1 << 28  # most bytes of a metrics file that are read
 SEED = re.compile(r"^seed:.*$", re.MULTILINE)
 TASK = ("env", "env.id", "env.target", "env.kwargs", "env.reset_options")  # keys that define a task
 VIDEOS = (".mp4", ".gif", ".webm")
-MACHINE = ("host", "rlrun", "torch")  # in manifests
+MACHINE = ("host", "rlrun", "torch")  # keys in manifests
 REASONS = {"pruned": "its search left it for better ones"}
 
-Curve: TypeAlias = dict[float, float]  # by environment steps, or updates without an environment
+Curve: TypeAlias = dict[float, float]  # environment step (update, without an environment) -> value
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,22 @@ class Run:
     """A run, or a job of a sweep without a run."""
 
     path: Path  # of its folder
-    source: Path  # the folder on the command line beneath which it was found
+    source: Path  # the folder on the command line that contains it
     overrides: Mapping[str, str]  # of its command line, by key
     seed: int | None  # None if unknown
-    task: str  # the environment, as people name it
-    status: str  # of the run; `missing` where there is no folder, `damaged` where it cannot be read
-    reason: str | None = None  # why it is not completed, as far as it is known
-    curves: Mapping[str, Curve] = field(default_factory=dict)  # finite values of each metric that was asked for
-    broken: frozenset[str] = frozenset()  # metrics whose last value is not a number that can be used
+    task: str  # name of the environment
+    status: str  # of the run; `missing` without a folder, `damaged` if it cannot be read
+    reason: str | None = None  # why it is not completed, if known
+    curves: Mapping[str, Curve] = field(default_factory=dict)  # finite values of each requested metric
+    broken: frozenset[str] = frozenset()  # metrics whose last value is not finite
     env_steps: float | None = None  # these three: None if unknown
     updates: float | None = None
     seconds: float | None = None
     # The config by dotted key, without seed, task and machine:
     settings: Mapping[str, Any] = field(default_factory=dict)
     circumstances: Mapping[str, Any] = field(default_factory=dict)  # machine and versions, by name
-    created: str = ""  # when it began, as the manifest has it
-    videos: tuple[Path, ...] = ()  # files
+    created: str = ""  # time of its beginning in the manifest
+    videos: tuple[Path, ...] = ()
 
     @property
     def steps(self) -> float:
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def speed(self) -> float | None:
-        """Steps a second."""
+        """Steps per second, if known."""
         return self.steps / self.seconds if self.steps and self.seconds else None
 
 
@@ -80,10 +80,10 @@ def gather(folders: Iterable[Path], metrics: Iterable[str]) -> list[Run]:
 
 
 def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Add the sweeps' jobs that have no run, and the reasons why others failed.
+    """Add jobs of sweeps that have no run, and the reasons why other jobs failed.
 
     Returns:
-        The runs, and errors of reading.
+        The runs, and reading errors.
     """
     by_path, troubles = {run.path.resolve(): run for run in runs}, []
     tasks = {_env_overrides(run.overrides): run.task for run in runs}
@@ -99,7 +99,7 @@ def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
             continue
         for job, state, _, why in statuses:
             place, overrides = sweep.run(job).path, _by_key(job.overrides)
-            run = by_path.get(place.resolve())  # one folder may be named twice
+            run = by_path.get(place.resolve())  # a folder may be given twice
             reason = why or REASONS.get(state)
             if run is None:
                 task = tasks.get(_env_overrides(overrides), _task_of(overrides))
@@ -116,7 +116,7 @@ def is_circumstance(key: str) -> bool:
 
 
 def _run(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
-    """Return a run as its files describe it; one whose config cannot be read is `damaged`."""
+    """Read a run from its files; if its config cannot be read, its status is `damaged`."""
     row, about = summarized(directory), known(directory.manifest)
     overrides, status, reason = _by_key(row.overrides), row.status, None
     try:
@@ -148,7 +148,7 @@ def _run(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
 
 
 def _by_key(lines: Iterable[str]) -> dict[str, str]:
-    """Return the overrides of a command line by key, the last of a key; of `+with=…` each one counts."""
+    """Return the overrides of a command line by key; the last of each key counts, but every `+with=…` does."""
     overrides = {}
     for line in filter(None, map(str.strip, lines)):
         key = line.partition("=")[0].lstrip("+~").strip()
@@ -157,7 +157,7 @@ def _by_key(lines: Iterable[str]) -> dict[str, str]:
 
 
 def _task_of(overrides: Mapping[str, str]) -> str:
-    """Return the task that some overrides name."""
+    """Return the task in overrides, or `as configured`."""
     named = [overrides[key].partition("=")[2] for key in ("env.id", "env.target", "env") if key in overrides]
     return named[0] if named else "as configured"
 
@@ -167,9 +167,9 @@ def _env_overrides(overrides: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], frozenset[str]]:
-    """Return the values of some metrics in a file, and which of them end in NaN.
+    """Return the curves of some metrics in a file, and the metrics whose last value is not finite.
 
-    Lines that are not JSON, cut off or without a step are ignored.
+    Lines without a step and incomplete or malformed lines are ignored.
     """
     needles = {metric: json.dumps(metric).encode() for metric in metrics}
     curves: dict[str, Curve] = {metric: {} for metric in metrics}
@@ -194,9 +194,9 @@ def _count(value: Any) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-@lru_cache(maxsize=32)  # runs of a group differ by their seeds only
+@lru_cache(maxsize=32)  # runs of a group only differ in their seeds
 def _settings(text: str) -> tuple[Mapping[str, Any], str]:
-    """Return a config by dotted key, without seed, task and machine; and its task."""
+    """Return a config by dotted key, without seed, task and machine, and the task's name."""
     tree = parse_yaml(text, "config.yaml")
     env = tree.get("env")
     env = env if isinstance(env, dict) else {}

@@ -3,7 +3,7 @@
 Scores of M tasks form one flat array, run by run: first run of task 0, …, first run of task M-1, second run of
 task 0, …; tasks may have different numbers of runs. A bootstrap draws runs within each task (stratified). It uses
 `numpy.random.RandomState`, which numpy never changes: a seed always gives the same interval. If all tasks have equally
-many runs, results equal rliable's. A resample is represented by how often each score is in it.
+many runs, results equal rliable's. A resample is represented by the number of times that it contains each score.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.intp]
 
-CERTAINTY = 0.95  # of every interval
-AT_ONCE = 1 << 21  # numbers that are drawn at a time
+CERTAINTY = 0.95  # confidence level of all intervals
+AT_ONCE = 1 << 21  # most numbers that are drawn at a time
 
 
 class Interval(NamedTuple):
-    """An estimate and its percentile interval; bounds are NaN where a task has only one run.
+    """An estimate with its percentile interval; the bounds are NaN if a task has only one run.
 
-    For a profile or a curve the three are arrays.
+    For a profile or a curve, all three are arrays.
     """
 
     value: Any
@@ -35,14 +35,14 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one group, [C], and the task of each, [C], counted from 0."""
+    """Scores of one group, [C], and the index of each score's task, [C]."""
 
     values: Floats
     tasks: Indices
 
     @classmethod
     def of(cls, columns: Sequence[Sequence[float]]) -> Scores:
-        """Join the scores of all tasks, each of which has at least one."""
+        """Join the scores of all tasks; each task has at least one."""
         cells = [(run, task) for task, column in enumerate(columns) for run in range(len(column))]
         cells.sort()
         values = np.array([columns[task][run] for run, task in cells], dtype=np.float64)
@@ -50,7 +50,7 @@ class Scores:
 
     @property
     def counts(self) -> Indices:
-        """Runs of each task, [M]."""
+        """Number of runs of each task, [M]."""
         return np.bincount(self.tasks).astype(np.intp)
 
     @property
@@ -59,7 +59,7 @@ class Scores:
         return np.asarray(1.0 / (len(self.counts) * self.counts[self.tasks]))
 
 
-Statistic: TypeAlias = Callable[[Floats, Scores], Floats]  # how often each score counts, [B, C] -> [B] or [B, T]
+Statistic: TypeAlias = Callable[[Floats, Scores], Floats]  # counts of each score, [B, C] -> [B] or [B, T]
 
 
 def iqm(times: Floats, scores: Scores) -> Floats:
@@ -92,14 +92,14 @@ def optimality_gap(times: Floats, scores: Scores) -> Floats:
 def shares(thresholds: Floats, *, lower: bool = False) -> Statistic:
     """Return the statistic of a performance profile: the share of all runs that score above each threshold, [T].
 
-    lower: those below count.
+    lower: count scores below each threshold instead.
     """
     sign = -1.0 if lower else 1.0
     return lambda times, scores: times @ (sign * scores.values[:, None] > sign * thresholds) / len(scores.values)
 
 
 def estimate(statistics: Mapping[str, Statistic], scores: Scores, *, resamples: int, seed: int) -> dict[str, Interval]:
-    """Return statistics of scores, by name, with their intervals."""
+    """Return the statistics of scores by name, with intervals."""
 
     def results(times: Floats) -> list[Floats]:
         return [statistic(times, scores) for statistic in statistics.values()]
@@ -112,10 +112,9 @@ def compare(
 ) -> tuple[Interval, Interval]:
     """Return the interquartile mean of `left` minus that of `right`, and the probability of improvement.
 
-    This is the probability that a run of `left` scores higher than a run of `right` on the same task; with `lower`,
-    that it scores lower. Ties count half,
-    and tasks are averaged: Mann and Whitney's statistic, divided by the number of pairs. Groups are resampled
-    independently.
+    The latter is the probability that a run of `left` scores higher (with `lower`: lower) than a run of `right` on the
+    same task. Ties count half, and tasks are averaged: this is Mann and Whitney's statistic, divided by the number of
+    pairs. Groups are resampled independently.
     """
     wins = 0.5 * (1.0 + (-1.0 if lower else 1.0) * np.sign(left.values[:, None] - right.values))
     wins *= left.tasks[:, None] == right.tasks
@@ -133,7 +132,7 @@ def compare(
 def permutation(left: Scores, right: Scores, *, resamples: int, seed: int) -> float:
     """Return the p value of a two-sided permutation test of the difference of interquartile means.
 
-    If the groups were the same, any assignment of a task's runs to them would have been as likely: runs are shuffled
+    If the groups were the same, all assignments of a task's runs to them would be equally likely, so runs are shuffled
     within each task. The observed assignment counts as one of them, so the result is never 0.
     """
     pooled = Scores(np.concatenate([left.values, right.values]), np.concatenate([left.tasks, right.tasks]))
@@ -144,7 +143,7 @@ def permutation(left: Scores, right: Scores, *, resamples: int, seed: int) -> fl
         return np.abs(iqm(assigned, pooled) - iqm(1.0 - assigned, pooled))
 
     observed = gap((np.arange(len(pooled.values)) < len(left.values)).astype(np.float64)[None])[0]
-    nearly = observed - 1e-9 * (1.0 + np.abs(pooled.values).max())  # sums in another order differ by less
+    nearly = observed - 1e-9 * (1.0 + np.abs(pooled.values).max())  # allows for rounding of sums in another order
     random, reached = np.random.RandomState(seed), 0
     for rows in _rows(resamples, len(pooled.values)):
         order = np.argsort(pooled.tasks + random.random_sample((rows, len(pooled.values))), axis=1)  # task by task
@@ -157,7 +156,7 @@ def permutation(left: Scores, right: Scores, *, resamples: int, seed: int) -> fl
 def holm(chances: Sequence[float], family: int) -> list[float]:
     """Return p values corrected for multiple comparisons by Holm's method.
 
-    family: number of possible comparisons, at least the number of p values.
+    family: total number of comparisons, at least the number of p values.
     """
     corrected, largest = [0.0] * len(chances), 0.0
     for rank, place in enumerate(sorted(range(len(chances)), key=lambda place: chances[place])):
@@ -167,9 +166,9 @@ def holm(chances: Sequence[float], family: int) -> list[float]:
 
 
 def bands(values: Floats, tasks: Indices, *, resamples: int, seed: int) -> Interval:
-    """Return the interquartile mean of n curves with P points, [n, P], with its interval at each point.
+    """Return the interquartile mean of curves [n, P] at each of P points, with its interval.
 
-    tasks: of each run, [n], counted from 0.
+    tasks: index of each run's task, [n].
     """
     points = [Scores(point, tasks) for point in values.T]
     intervals = _bootstrap(lambda times: [iqm(times, point) for point in points], tasks, resamples=resamples, seed=seed)
@@ -182,9 +181,9 @@ def _bootstrap(
     """Return the results of a statistic with percentiles over resamples, drawn within each task.
 
     Args:
-        statistic: how often each score counts, [B, C] -> results, each [B] or [B, T].
-        tasks: of each score, [C], counted from 0.
-        resamples: how many.
+        statistic: counts of each score, [B, C] -> results, each [B] or [B, T].
+        tasks: index of each score's task, [C].
+        resamples: number of resamples.
         seed: of the generator.
     """
     drawn = _times(tasks, resamples, seed) if np.bincount(tasks).min() > 1 else iter(())
@@ -200,19 +199,19 @@ def _bootstrap(
 
 
 def _rows(resamples: int, cells: int) -> Iterator[int]:
-    """Split resamples into parts that fit into memory."""
+    """Yield sizes of parts of the resamples that fit into memory."""
     most = max(1, AT_ONCE // cells)
     for start in range(0, resamples, most):
         yield min(most, resamples - start)
 
 
 def _times(tasks: Indices, resamples: int, seed: int) -> Iterator[Floats]:
-    """Yield how often each score is in each resample, [B, C]; each task keeps its number of runs."""
+    """Yield the counts of each score in each resample, [B, C]; each task keeps its number of runs."""
     counts, cells = np.bincount(tasks), len(tasks)
     members = np.zeros((len(counts), counts.max()), dtype=np.intp)
     for task in range(len(counts)):
         members[task, : counts[task]] = np.flatnonzero(tasks == task)
-    most = counts[0] if (counts == counts[0]).all() else counts[tasks]  # the same numbers, the first way is faster
+    most = counts[0] if (counts == counts[0]).all() else counts[tasks]  # draws the same; a scalar is faster
     random = np.random.RandomState(seed)
     for rows in _rows(resamples, cells):
         drawn = members[tasks, random.randint(0, most, size=(rows, cells))]

@@ -10,15 +10,15 @@ from rlrun.analysis.report.runs import PLAYED
 from rlrun.analysis.report.statistics import Interval
 from rlrun.core.files import counted
 
-FEW = 5  # runs; below, percentile intervals are too narrow
-APART = 1.05  # budgets that differ by more are different
-KEYS = 6  # differing keys that are named, at most
+FEW = 5  # runs; with fewer, percentile intervals are too narrow
+APART = 1.05  # budgets count as different above this ratio
+KEYS = 6  # most differing keys that are named
 
 
 def number(value: float | None, size: float | None = None) -> str:
     """Return a number with three to five significant digits.
 
-    size: of the largest of several numbers with the same number of decimals.
+    size: of the largest of several numbers that get the same number of decimals.
     """
     if value is None or not math.isfinite(value):
         return NONE
@@ -40,12 +40,12 @@ def interval(estimate: Interval) -> str:
 
 
 def whole(value: float) -> str:
-    """Return a count."""
+    """Return a count with separated thousands."""
     return f"{value:,.0f}" if abs(value) < 1e15 else number(value)
 
 
 def between(values: Iterable[float], write: Callable[[float], str]) -> str:
-    """Return `2,900 to 3,100`; one number where all are the same to the digits shown."""
+    """Return a range such as `2,900 to 3,100`; a single number if the shown digits are the same."""
     known = sorted(values)
     return " to ".join(dict.fromkeys(write(value) for value in (known[0], known[-1]))) if known else NONE
 
@@ -56,7 +56,7 @@ def chance(p: float) -> str:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return names with commas between them, at most so many."""
+    """Return up to `most` names, separated by commas."""
     return ", ".join(names[:most]) + (" …" if len(names) > most else "")
 
 

@@ -1,4 +1,4 @@
-"""Diagnose from its files why a run does not learn; the Python equivalent of `rlrun why`."""
+"""Diagnose why a run does not learn, from its files; the Python equivalent of `rlrun why`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from rlrun.runs.directory import RunDir
 
 __all__ = ["RULES", "Diagnosis", "Finding", "diagnose", "markdown", "why"]
 
-RISING = 0.15  # of the range of returns, within the newest third of the run
+RISING = 0.15  # rise within the newest third of a run, as a share of the range of returns
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Finding:
         cause: the name of the rule.
         reason: a sentence with the run's own numbers.
         evidence: these numbers, by name.
-        remedy: what to do, with overrides for the command line where they help.
+        remedy: advice, with overrides if they help.
     """
 
     cause: str
@@ -42,10 +42,10 @@ class Diagnosis:
         env_steps, updates: of its newest record.
         findings: the most likely cause first.
         healthy: rules that were checked and did not fire.
-        unmade: rules that could not be checked, each with the data that it lacks.
+        unmade: rules that could not be checked, with the missing data.
         notes: further remarks.
         time: the share of training time that each kind of work took.
-        damage: errors of reading the run, a line each.
+        damage: errors when reading the run, one line each.
     """
 
     run: str
@@ -61,7 +61,7 @@ class Diagnosis:
 
     @property
     def checks(self) -> int:
-        """Number of checks that could be made."""
+        """Number of rules that could be checked."""
         return len(self.findings) + len(self.healthy)
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Diagnosis:
 
 
 def why(run: Path | str) -> Diagnosis:
-    """Return likely causes why a run does not learn, from its files; the run may still be training.
+    """Return likely causes why a run does not learn; the run may still be training.
 
     Raises:
         RunDirError: it is not a run, or its config cannot be read.
@@ -80,7 +80,7 @@ def why(run: Path | str) -> Diagnosis:
 
 
 def diagnose(facts: Facts) -> Diagnosis:
-    """Apply all rules to a run's facts; rules that do not apply to its kind are left out."""
+    """Apply the rules to a run's facts; rules that do not fit its kind are left out."""
     findings, healthy, unmade = [], [], {}
     without_env = "env" in facts.config and facts.config["env"] is None
     for rule in RULES:
@@ -112,7 +112,7 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 
 def _notes(facts: Facts, *, healthy: bool) -> tuple[str, ...]:
-    """Note that the ceiling is reached; or that no preset chose the numbers, or that returns still rose at the end."""
+    """Return remarks: the ceiling is reached; otherwise, that no preset was used, and that returns still rose."""
     if facts.ceiling is not None:
         return (f"the ceiling is reached: {facts.ceiling}; more steps need not raise returns",)
     plain = "no preset chose the numbers of this run: they are defaults for any task"

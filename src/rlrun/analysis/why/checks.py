@@ -1,4 +1,4 @@
-"""Checks of `rlrun why` that no single number says; their docstrings are the conditions in `docs/why.md`."""
+"""Checks of `rlrun why` that combine several numbers; their docstrings are the conditions in `docs/why.md`."""
 
 import math
 from statistics import median
@@ -6,23 +6,23 @@ from typing import NamedTuple
 
 from rlrun.analysis.why.facts import ENOUGH, RAW, Facts, NotApplicable, Number, Unknown, median_of_newer_half, override
 
-ENDLESS = 5_000  # steps of an env without an end, where no time limit is known
-LARGE, SMALL = 1e4, 1e-3  # sums of discounted rewards
-MOST_DIGITS = 300  # of a factor: floats have at most 308
-LONGEST_TASK = 25  # steps; shorter tasks may well have a fixed length of their own
-EPISODES, SAME = 5, 20  # episodes that are enough to judge by; too many to be equal by chance
-FAR = 2.0  # times what rewards can add up to
-FALLEN = 0.5  # of the rise to the peak
+ENDLESS = 5_000  # steps of an env without an end of episode, if its time limit is unknown
+LARGE, SMALL = 1e4, 1e-3  # limits of sums of discounted rewards
+MOST_DIGITS = 300  # most digits of a factor; floats have at most 308
+LONGEST_TASK = 25  # steps; shorter tasks may have a fixed length by design
+EPISODES, SAME = 5, 20  # episodes that suffice for a judgement; equal episodes that cannot be chance
+FAR = 2.0  # ratio of values to the largest possible sum of rewards
+FALLEN = 0.5  # share of the rise to the peak
 
 
 class Found(NamedTuple):
-    """What a check or a sign found.
+    """The result of a check or a sign that fired.
 
     Attributes:
         reason: a sentence with the run's own numbers.
         evidence: these numbers, by name.
-        name: of the loss, part or callback, which the rule's advice is about.
-        remedy: in place of that advice.
+        name: of the loss, part or callback that the rule's advice refers to.
+        remedy: replaces that advice, if set.
     """
 
     reason: str
@@ -125,15 +125,15 @@ def overestimation(facts: Facts) -> Found | None:
     if discount is None or "value/mean" not in facts.series or rewards_are_changed(facts):
         raise NotApplicable
     value, far = median_of_newer_half(facts.values("value/mean", 3)), horizon(discount)
-    rewards: list[float] = []  # of a step, on average over an episode
+    rewards: list[float] = []  # mean reward per step of an episode
     for family in (
         ("episode/",) if RAW in facts.series else ("episode/", "evaluation/mean_")
-    ):  # evaluations pay raw ones
+    ):  # evaluations have raw rewards
         pairs = zip(facts.series.get(f"{family}return", []), facts.series.get(f"{family}length", []), strict=False)
         rewards += [total.value / max(length.value, 1.0) for total, length in pairs]
     if len(rewards) < 3:
         raise Unknown("3 values of episode/return")
-    entropy_worth = 0.0  # of a step at most, in rewards
+    entropy_worth = 0.0  # largest entropy bonus per step, in units of rewards
     for part in facts.names("temperature/*"):
         entropies = [abs(point.value) for point in facts.series.get(f"entropy/{part}", [])]
         entropy_worth += max(facts.values(f"temperature/{part}")) * max(entropies, default=0.0)
@@ -155,7 +155,7 @@ def fallen(facts: Facts) -> Found | None:
     after, rise = smooth[peak + 1 :], smooth[peak] - min(smooth[: peak + 1])
     if len(after) < 3 or rise <= 0.25 * (max(smooth) - min(smooth)):
         return None
-    level = max(median(after), median(after[-3:]))  # returns may have recovered since
+    level = max(median(after), median(after[-3:]))  # returns may have recovered at the end
     if level > smooth[peak] - FALLEN * rise:
         return None
     when = f"step {Number(points[peak].env_steps)}"
@@ -164,7 +164,7 @@ def fallen(facts: Facts) -> Found | None:
 
 
 def rewards_are_changed(facts: Facts) -> bool:
-    """Return True if the learned rewards differ from those that episode returns sum."""
+    """Return True if the learner's rewards differ from those in episode returns."""
     adaptors = facts.setting("memory.adaptors")
     names = adaptors.value if adaptors is not None and isinstance(adaptors.value, dict) else {}
     changing = [name for name, value in names.items() if value and str(name).startswith(("reward", "return_norm"))]

@@ -1,4 +1,4 @@
-"""The config and metrics of a run. No code from its files is executed, and their content is not trusted."""
+"""The config and metrics of a run, read without executing code from its files or trusting their content."""
 
 import operator
 import re
@@ -17,9 +17,9 @@ from rlrun.core.files import known, read_bytes
 from rlrun.runs.directory import RunDir
 from rlrun.runs.progress import LINE_BYTES, last_line, lines_of, number_of, record_of
 
-METRIC_BYTES = 1 << 26  # of a file of metrics; the rest is not read
-RAW = "episode/raw_return"  # beside returns of rewards that wrappers changed
-ENOUGH = 6  # evaluations that make a curve
+METRIC_BYTES = 1 << 26  # most bytes of a metrics file that are read
+RAW = "episode/raw_return"  # the environment's own return, if wrappers change rewards
+ENOUGH = 6  # evaluations that suffice for a curve
 
 
 class Unknown(Exception):
@@ -27,14 +27,14 @@ class Unknown(Exception):
 
 
 class NotApplicable(Exception):
-    """A check means nothing for runs of this kind."""
+    """A check does not apply to runs of this kind."""
 
 
 class Number(float):
     """A number that is shown with three significant digits and separated thousands."""
 
     def __format__(self, form: str) -> str:
-        """Return the number in a form, or as it is shown."""
+        """Return the number in a given format, or in the default one."""
         if form:
             return format(float(self), form)
         if self.is_integer() and abs(self) < 1e9:
@@ -43,7 +43,7 @@ class Number(float):
 
 
 def override(key: str, value: float | None) -> str:
-    """Return an override that sets a number, or null, in a form that YAML reads as such; an odd key is quoted."""
+    """Return an override that sets a key to a number or null, in YAML's form; unusual keys are quoted."""
     text = "null" if value is None else f"{value:.2g}"
     if value is not None and value == int(value) and 1 <= abs(value) < 1e12:
         text = f"{int(value):_}"
@@ -54,7 +54,7 @@ def override(key: str, value: float | None) -> str:
 
 
 class Setting(NamedTuple):
-    """A value of the config, and the key that an override changes it by."""
+    """A value of the config, and the key by which an override changes it."""
 
     key: str
     value: Any
@@ -69,21 +69,21 @@ class Point(NamedTuple):
 
 @dataclass
 class Facts:
-    """A run as its files describe it.
+    """The facts about a run in its files.
 
     Attributes:
         path: of its folder.
         status: of `RunDir.read_status`.
         config: plain, with unresolved interpolations.
-        series: finite values of each metric, in the order of time.
-        broken: metrics that were not finite at some time, and the environment step of the first time.
-        records: how many there are.
+        series: finite values of each metric, in temporal order.
+        broken: metric that was not finite at some time -> environment step of the first time.
+        records: number of records.
         env_steps, updates: of the newest record.
-        seconds: of the newest record that says where time goes.
+        seconds: of the newest record with shares of time.
         spent: seconds of each kind of work until then.
-        damage: errors of reading, a line each.
+        damage: reading errors, one line each.
         failure: the last line that a failed run logged.
-        preset: whether one chose numbers; None if unknown.
+        preset: whether a preset set values; None if unknown.
     """
 
     path: Path
@@ -101,7 +101,7 @@ class Facts:
     preset: bool | None = None
 
     def setting(self, key: str) -> Setting | None:
-        """Return a value of the config, with interpolations resolved, or None where there is none."""
+        """Return a value of the config, with interpolations resolved, or None if it does not exist."""
         try:
             place = locate(self.config, split(key))
         except (ConfigError, RecursionError):
@@ -109,13 +109,13 @@ class Facts:
         return None if place.beyond or place.node is None else Setting(dotted(place.path), place.node)
 
     def figure(self, key: str) -> Setting | None:
-        """Return a number of the config, with interpolations resolved, or None where there is none."""
+        """Return a number of the config, with interpolations resolved, or None if it is not a number."""
         setting = self.setting(key)
         number = None if setting is None else number_of(setting.value)
         return None if setting is None or number is None else Setting(setting.key, number)
 
     def number(self, key: str) -> float | None:
-        """Return the value of `figure`."""
+        """Return a number of the config without its key, or None."""
         figure = self.figure(key)
         return None if figure is None else figure.value
 
@@ -131,7 +131,7 @@ class Facts:
         return [point.value for point in points]
 
     def names(self, number: str) -> list[str]:
-        """Return what `*` stands for in `family/*` or `callbacks.*.KEY`; one empty name for a number without it."""
+        """Return the names that match `*` in `family/*` or `callbacks.*.KEY`; `[""]` for a number without `*`."""
         _, source = windowed(number)
         if "*" not in source:
             return [""] if "/" not in source or source in self.series else []
@@ -141,7 +141,7 @@ class Facts:
         return [str(name) for name in callbacks] if isinstance(callbacks, dict) else []
 
     def measure(self, number: str) -> float | None:
-        """Return a metric's value by a window, a number of the config, or a property; None where the run lacks it.
+        """Return a metric's value in a window, a number of the config, or a property; None if the run lacks it.
 
         Raises:
             Unknown: the metric has too few values.
@@ -154,30 +154,30 @@ class Facts:
 
     @property
     def rollout_steps(self) -> float | None:
-        """The environment steps of a rollout, all environments together."""
+        """Environment steps of a rollout, in all environments together."""
         horizon = self.number("loader.horizon")
         return None if horizon is None else horizon * (self.number("num_envs") or 1.0)
 
     @property
     def rollout_updates(self) -> float | None:
-        """The updates of a rollout."""
+        """Updates per rollout."""
         epochs, batch = self.number("loader.epochs"), self.number("loader.minibatch")
         steps = self.rollout_steps
         return epochs * steps / batch if epochs is not None and batch and steps else None
 
     @property
     def rise(self) -> float:
-        """How much returns rose over the run, as a share of their range; 0 if they are all the same."""
+        """Rise of returns over the run, as a share of their range; 0 if all are the same."""
         returns = self.training_returns(4)
         return (median_of_newer_half(returns) - returns[0]) / ((max(returns) - min(returns)) or 1.0)
 
     @property
     def lowest_return(self) -> float:
-        """The lowest mean return of training."""
+        """Lowest mean return during training."""
         return min(self.training_returns())
 
     def training_returns(self, least: int = 1) -> list[float]:
-        """Return the mean returns of episodes, as the environment pays them where a wrapper changes rewards.
+        """Return the mean returns of training episodes; the environment's own if wrappers change rewards.
 
         Raises:
             Unknown: there are fewer than `least`.
@@ -186,12 +186,12 @@ class Facts:
 
     @property
     def reward_size(self) -> float:
-        """The size of rewards in sampled batches."""
+        """Typical absolute reward in sampled batches."""
         return abs(median_of_newer_half(self.values("batch/reward", 3)))
 
     @property
     def slowest_tau(self) -> float:
-        """The least `tau` by which a target network follows its network within the updates that were made."""
+        """Smallest `tau` with which a target network can follow within the updates so far: 1 / updates."""
         return 1.0 / max(self.updates, 1.0)
 
     @property
@@ -216,12 +216,12 @@ class Facts:
 
     @property
     def limit(self) -> int | None:
-        """The time limit in steps that the environment of the config's id is registered with."""
+        """Registered time limit of the config's environment in steps, or None."""
         return getattr(self._spec, "max_episode_steps", None)
 
     @property
     def ceiling(self) -> str | None:
-        """Why returns need not rise any further."""
+        """Reason why returns need not rise further, or None."""
         evaluated = [self.series.get(f"evaluation/mean_{name}", []) for name in ("return", "length")]
         if not all(evaluated):
             return None
@@ -240,21 +240,21 @@ class Facts:
             return None
         import gymnasium
 
-        return gymnasium.registry.get(setting.value)  # looked up by name only: nothing is imported or made
+        return gymnasium.registry.get(setting.value)  # a look-up by name, which imports and makes nothing
 
     @property
     def returns(self) -> list[Point]:
-        """The mean returns of evaluations, or of training where there are few of these."""
+        """Mean returns of evaluations, or of training if there are few evaluations."""
         evaluated = self.series.get("evaluation/mean_return", [])
         return evaluated if len(evaluated) >= ENOUGH else self.series.get("episode/return", [])
 
 
 def median_of_newer_half(values: list[float]) -> float:
-    """Return the median of the newer half of a metric's values, so that one bad record does not count."""
+    """Return the median of the newer half of a metric's values, which one bad record cannot affect."""
     return median(values[len(values) // 2 :])
 
 
-# How many values a metric must have, and the one that counts.
+# window -> least number of a metric's values, and the function that returns one of them
 WINDOWS: dict[str, tuple[int, Callable[[list[float]], float]]] = {
     "": (3, median_of_newer_half),
     "first": (1, operator.itemgetter(0)),
@@ -264,7 +264,7 @@ WINDOWS: dict[str, tuple[int, Callable[[list[float]], float]]] = {
 
 
 def windowed(number: str) -> tuple[str, str]:
-    """Return the window and the metric of `largest:METRIC`; a metric alone has no window."""
+    """Split `largest:METRIC` into window and metric; the window is "" for a metric alone."""
     window, colon, source = number.partition(":")
     return (window, source) if colon and window in WINDOWS else ("", number)
 
@@ -297,7 +297,7 @@ def _read_metrics(path: Path, facts: Facts) -> None:
             record = record_of(line)
             if record is not None and number_of(record.get("env_steps")) is not None:
                 _add_record(record, facts)
-            elif line.endswith(b"\n") or len(line) == LINE_BYTES:  # a last line without its end is being written
+            elif line.endswith(b"\n") or len(line) == LINE_BYTES:  # an incomplete last line is still being written
                 lost += 1
     except RlrunError as error:
         facts.damage += (str(error),)
@@ -316,7 +316,7 @@ def _add_record(record: dict[str, Any], facts: Facts) -> None:
     shares = {work: share for work in KINDS if (share := number_of(record.get(f"time/{work}"))) is not None}
     seconds = number_of(record.get("seconds"))
     if shares and seconds is not None:
-        elapsed, facts.seconds = max(seconds - facts.seconds, 0.0), seconds  # since the record before
+        elapsed, facts.seconds = max(seconds - facts.seconds, 0.0), seconds  # since the previous record
         for work, share in shares.items():
             facts.spent[work] = facts.spent.get(work, 0.0) + share * elapsed
     for name, value in record.items():

@@ -1,4 +1,4 @@
-"""The rules of `rlrun why`: those of rules.yaml, and how they are applied to a run."""
+"""The rules of `rlrun why`, read from rules.yaml, and their application to a run."""
 
 import operator
 import re
@@ -15,11 +15,11 @@ from rlrun.analysis.why.facts import Facts, NotApplicable, Number, Unknown, over
 ALWAYS = ("observation/size", "update_ratio", "dead_units")  # metrics that every run should have
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {"<": operator.lt, ">": operator.gt, "≥": operator.ge}
 CONDITION = re.compile(r"(\S+) ([<>≥]) ([\d.e-]+)(?: × (\S+))?")
-FILL = re.compile(r"(:? )\{([\w.*]+)([=×])([^}]+)\}")  # an override in advice, and what leads to it
+FILL = re.compile(r"(:? )\{([\w.*]+)([=×])([^}]+)\}")  # an override in advice, with the characters before it
 
 
 class Condition(NamedTuple):
-    """A number of a run that is beyond a bound, or beyond this many times another number."""
+    """A comparison of a run's number with a bound, or with a multiple of another number."""
 
     number: str
     comparison: str
@@ -28,36 +28,36 @@ class Condition(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> "Condition":
-        """Read a condition; ValueError for anything else."""
+        """Parse a condition; raise ValueError for other text."""
         if (match := CONDITION.fullmatch(text)) is None:
             raise ValueError(f"no condition: {text}")
         number, comparison, bound, base = match.groups(default="")
         return cls(number, comparison, float(bound), base)
 
     def numbers(self, facts: Facts, name: str) -> tuple[float, float] | None:
-        """Return a run's number and its bound, or None where the run lacks them."""
+        """Return a run's number and its bound, or None if the run lacks one."""
         value = facts.measure(self.number.replace("*", name))
         base = facts.measure(self.base.replace("*", name)) if self.base else 1.0
         return None if value is None or base is None else (value, self.bound * base)
 
     def holds(self, facts: Facts, name: str) -> bool:
-        """Return True if a run's number is beyond the bound."""
+        """Return True if the condition is true for a run."""
         numbers = self.numbers(facts, name)
         return numbers is not None and COMPARISONS[self.comparison](*numbers)
 
 
 class Sign(NamedTuple):
-    """Conditions that hold together, and the sentence that says so."""
+    """Conditions that must all hold, and the sentence that reports them."""
 
     conditions: list[Condition]
     reason: str
 
     def __call__(self, facts: Facts) -> Found | None:
-        """Look for the sign; of several names the one with the most extreme number comes first.
+        """Return the sign if a run has it; of several matching names, the one with the most extreme number.
 
         Raises:
-            Unknown: there are too few values.
-            NotApplicable: the run has no such number.
+            Unknown: a metric has too few values.
+            NotApplicable: the run does not have the number.
         """
         first = self.conditions[0]
         names, source = facts.names(first.number), windowed(first.number)[1]
@@ -76,11 +76,11 @@ class Rule(NamedTuple):
 
     Attributes:
         name: of the cause.
-        signs: each of which names it; the first one is a check, where there is one.
-        conditions: as the table of `docs/why.md` says them.
-        advice: what helps.
-        of_env: True if it means nothing without an environment.
-        updates: that a run must have made before its signs mean something.
+        signs: any of them indicates the cause; a check comes first, if there is one.
+        conditions: text for the table in `docs/why.md`.
+        advice: the remedy.
+        of_env: True if it only applies to runs with an environment.
+        updates: least number of updates before its signs are meaningful.
     """
 
     name: str
@@ -91,11 +91,11 @@ class Rule(NamedTuple):
     updates: int
 
     def check(self, facts: Facts) -> Found | None:
-        """Return what the first sign finds, with a remedy.
+        """Return the result of the first sign that fires, with a remedy; None if none fires.
 
         Raises:
-            Unknown: a sign could not be looked for, and no other one was found.
-            NotApplicable: the rule means nothing for this run.
+            Unknown: a sign lacks data, and no other one fired.
+            NotApplicable: the rule does not apply to this run.
         """
         errors: list[Exception] = []
         first: Found | None = None
@@ -130,7 +130,7 @@ def load_rules() -> tuple[Rule, ...]:
 
 
 def filled(advice: str, facts: Facts, name: str) -> str:
-    """Return advice with overrides in place of `{KEY=VALUE}` and `{KEY×FACTOR}`, without those of absent keys."""
+    """Replace `{KEY=VALUE}` and `{KEY×FACTOR}` in advice by overrides, or remove them if the config lacks the key."""
 
     def put(fill: re.Match[str]) -> str:
         lead, key, sign, text = fill.groups()
