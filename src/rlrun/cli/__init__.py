@@ -1,1 +1,1 @@
-"""The command line: one thin file for each command; torch is imported only by commands that need it."""
+"""The command line: one file a command, thin, no torch before a command needs it."""

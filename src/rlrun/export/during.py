@@ -60,7 +60,7 @@ class OnnxExport(Callback):
         agent: with the policy.
         env: its environment.
         every: environment steps (updates, if there is no collector) between files; 0 = only at the end of training,
-            when a file is always written, and when `export` is called.
+            where there is always one, and when `export` is called.
         stochastic: sample actions, by noise that is an input.
         keep: number of files to keep, the newest; None = all.
         metadata: further entries for the files, name -> text.
