@@ -199,7 +199,7 @@ def _first(action: Any) -> Any:
 def load(run: os.PathLike[str] | str, *, trust: bool = False, device: str | None = None) -> Policy:
     """Return the policy of a run or of an exported file.
 
-    An environment is made only if its wrappers have learned statistics.
+    An environment is made only if its wrappers learn statistics.
 
     Args:
         run: RUN (its latest checkpoint), RUN@best, RUN@STEP, a result of `train`, or FILE.onnx.
