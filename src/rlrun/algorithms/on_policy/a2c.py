@@ -1,7 +1,7 @@
 """Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783), its synchronous form.
 
-Each rollout gives one gradient step. Advantages are generalized ones (arXiv 1506.02438); with λ = 1 they are the
-paper's, returns as far as the rollout goes minus values.
+Each rollout gives one gradient step. Advantages are generalized advantage estimates (arXiv 1506.02438); with λ = 1 they
+are the paper's: returns, bootstrapped at the end of the rollout, minus values.
 
     L = -log π(a | s) A + w_V (V(s) - R)² - w_H H(π(· | s))
 """
@@ -14,7 +14,7 @@ from rlrun.core.typing import Tree
 
 
 class A2CLoss(ActorCriticLoss):
-    """log π(a | s) · A, the value's distance to the return, entropy (section 4.2)."""
+    """Policy gradient, value loss and entropy bonus (section 4.2)."""
 
     def loss(
         self,

@@ -1,13 +1,13 @@
 """Phasic policy gradient (Cobbe et al. 2020, arXiv 2009.04416).
 
-The policy phase is that of PPO, with its loss. Every so many rollouts an auxiliary phase follows, over all of their
-rows: the policy's layers learn to give values, too, by a head of their own, while a divergence keeps the policy where
-it was (section 2). Between the phases nobody asks for that head.
+The policy phase is PPO, with its loss. After every few rollouts an auxiliary phase trains on all of their rows: the
+policy's layers learn to predict values, too, by an auxiliary head, while a KL penalty keeps the policy (section 2).
+Only this phase uses the auxiliary head.
 
-With `shared`, value and policy stand on the same layers, but the value's gradient ends at them in both phases, as in
-the authors' code; without it the value has layers of its own.
+With `shared`, policy and value have the same layers, but the value head's gradient does not reach them in either phase,
+as in the authors' code; otherwise the value has its own layers.
 
-    L_aux = w [(V_aux(s) - R)² + (V(s) - R)²] + β KL(π_then(· | s) ‖ π(· | s))
+    L_aux = w [(V_aux(s) - R)² + (V(s) - R)²] + β KL(π_old(· | s) ‖ π(· | s))
 """
 
 from collections.abc import Callable
@@ -27,25 +27,25 @@ from rlrun.nn.mlp import orthogonal_
 
 
 class Reviewed(NamedTuple):
-    """What a network says in the auxiliary phase."""
+    """The policy and both values of observations."""
 
     heads: Heads
     value: Tensor  # [...], or [..., R] of several rewards
-    auxiliary: Tensor  # the same: the value that the policy's layers give
+    auxiliary: Tensor  # likewise; predicted from the policy's layers
 
 
 class PhasicActorCritic(ActorCritic):
-    """π(a | s), V(s), and a second value on the layers of the policy.
+    """An actor-critic with a second, auxiliary value on the policy's layers.
 
     Args:
         spaces: of the environment.
         options: of `ActorCritic`.
 
     Raises:
-        ConfigError: it has `layers`, whose outputs leave no features for the second value.
+        ConfigError: the policy is a plain module (`layers`), which has no features for the second value.
     """
 
-    by_turns = True  # two losses step it, each in phases of its own
+    by_turns = True  # two losses train it, each in its own phase
 
     def __init__(self, spaces: Spaces, **options: Any) -> None:
         super().__init__(spaces, **options)
@@ -77,13 +77,13 @@ class PhasicActorCritic(ActorCritic):
 
 
 class AuxiliaryLoss(LossCallback):
-    """Distances of both values to the return, and the divergence from the policy as the phase began (eqs. 3 and 4).
+    """The auxiliary phase's loss: errors of both values, and KL from the policy at its beginning (eqs. 3 and 4).
 
     Args:
-        network: policy and values; this optimizer is another one than that of the policy phase.
-        loader: tells when a phase begins.
-        value_weight: of the distances.
-        kl_weight: of the divergence, β of the paper.
+        network: policy and values; its optimizer here is not the policy phase's.
+        loader: counts the minibatches of a phase.
+        value_weight: w.
+        kl_weight: β.
         huber: from this distance on the losses grow linearly; None = squared.
         data_group: of the batches of the phase.
     """
@@ -113,7 +113,7 @@ class AuxiliaryLoss(LossCallback):
         self._follow = Follow(self.before, network)
 
     def begin_batch(self) -> None:
-        if self.loader.phase.number == 1:  # minibatches, this one included
+        if self.loader.phase.number == 1:  # the first minibatch of a phase
             self._follow.move()
 
     def loss(

@@ -1,10 +1,10 @@
 """Proximal policy optimization (Schulman et al. 2017, arXiv 1707.06347).
 
-Each rollout is learned from in several epochs of minibatches, whose probability ratios are clipped. Two options bound
-the divergence from the policy that acted: a penalty with a weight of its own (section 4), and an early end of the
-epochs where it has become too large. Advantages are normalized in each minibatch.
+Each rollout is used for several epochs of minibatches, with clipped probability ratios. Two options limit the
+divergence from the policy that acted: a KL penalty (section 4), and early stopping of the epochs. Advantages are
+normalized in each minibatch.
 
-    ρ = π(a | s) / π_then(a | s)
+    ρ = π(a | s) / π_old(a | s)
     L = -min(ρ A, clip(ρ, 1 - ε, 1 + ε) A) + w_V (V(s) - R)² - w_H H(π(· | s)) + w_KL (ρ - 1 - log ρ)
 """
 
@@ -27,28 +27,29 @@ from rlrun.nn import ActorCritic
 from rlrun.training.callback import Callback, Hook
 from rlrun.training.metrics import Metric, reduced
 
-Move = tuple[Metric, ...]  # of an update: its divergence, and the share of clipped ratios
+Move = tuple[Metric, ...]  # divergence and share of clipped ratios of an update
 MOVES = ("policy/approx_kl", "policy/clipped")
 
-NEWEST = 32  # updates of a rollout that its metrics are means over, at most
+NEWEST = 32  # metrics of a rollout are means over at most so many of its last updates
 
 
 class PPOLoss(ActorCriticLoss):
     """The clipped surrogate objective with value loss and entropy bonus (eq. 9).
 
-    `clip` and `kl_weight` may be provided by name, by a schedule say, and go before the constants then. `veto`, if set,
-    gets the outputs before each step, and returns True to skip it.
+    Another callback, such as a schedule, may provide `clip` and `kl_weight`, which replace the constants. `veto`, if
+    set, reads the outputs before each step, and returns True to skip it.
 
     Args:
         clip: ε, of the probability ratio.
-        value_clip: a value's way from what it was at the beginning of the rollout, at most; None = any.
+        value_clip: limit of a value's change since the rollout; the larger of the losses with and without it counts;
+            None = no limit.
         kl_weight: of the divergence from the policy that acted.
-        log_prob_clip: in the ratio the policy's log-probabilities are clamped to ± this; None = never.
+        log_prob_clip: clamp the policy's log-probabilities in the ratio to ± this; None = never.
     """
 
     provides = ("policy_entropy", "approx_kl")
     watches = ("end_batch",)
-    momentary = ("_over", "_running")  # what is taken back are the numbers that were made of these
+    momentary = ("_over", "_running")  # `state_dict` has numbers computed from these
 
     def __init__(
         self,
@@ -70,9 +71,9 @@ class PPOLoss(ActorCriticLoss):
         self.value_clip = value_clip
         self.kl_weight = kl_weight
         self.veto: Callable[[Mapping[str, Tensor]], bool] | None = None
-        self._collected: int | None = None  # environment step at which its rollout was whole
-        self._running: deque[Move | Tensor] = deque(maxlen=NEWEST)  # of the updates of that rollout
-        self._over: deque[Move | Tensor] = deque()  # … of the one before
+        self._collected: int | None = None  # environment step at the end of the current rollout
+        self._running: deque[Move | Tensor] = deque(maxlen=NEWEST)  # of its updates
+        self._over: deque[Move | Tensor] = deque()  # of the updates of the rollout before
 
     def loss(
         self,
@@ -91,7 +92,7 @@ class PPOLoss(ActorCriticLoss):
     ) -> LossResult:
         evaluated = self.evaluate_actions(observation, action, state, episode_end)
         log_ratio = evaluated.log_prob - log_prob
-        if valid is not None:  # of what is no step the ratio may be anything, and infinity times nothing is no number
+        if valid is not None:  # the ratio of padding may be infinite, and inf * 0 is NaN
             log_ratio = log_ratio * valid
         clip = self.clip if clip is None else clip
         bound, clamped = self.log_prob_clip, log_ratio
@@ -122,7 +123,7 @@ class PPOLoss(ActorCriticLoss):
     ) -> StepResult:
         if stepper is None or self.veto is None or not self.veto(outputs):
             return super().phases(elements, outputs, metrics, weight, stepper)
-        kept = {name: value for name, value in outputs.items() if name != "updates"}  # so buffers stay, too
+        kept = {name: value for name, value in outputs.items() if name != "updates"}  # buffers do not change, either
         return super().phases(elements, kept, metrics, weight, None)._replace(stepped=False)
 
     def _distance(self, value: Tensor, before: Tensor, return_: Tensor) -> Tensor:
@@ -133,7 +134,7 @@ class PPOLoss(ActorCriticLoss):
         return distance.maximum(self.distance(clipped, return_))
 
     def end_batch(self, step: int | None = None) -> None:
-        if step != self._collected:  # the first update of a rollout, at which the policy is still the one that acted
+        if step != self._collected:  # the first update of a new rollout
             self._collected, self._over, self._running = step, self._running, deque(maxlen=NEWEST)
         newest = self.store.newest
         if all(isinstance(newest.get(name), Metric) for name in MOVES):
@@ -161,7 +162,10 @@ class PPOLoss(ActorCriticLoss):
 
 @torch.no_grad()
 def _moves(updates: Iterable[Move | Tensor]) -> Tensor:
-    """Return divergence and share of clipped ratios of each update, [updates, 2]; of some they are known already."""
+    """Return the divergence and the share of clipped ratios of each update, [updates, 2].
+
+    updates: metrics, or rows of such a tensor, as a checkpoint has them.
+    """
     moves = [
         update if isinstance(update, Tensor) else torch.stack([reduced(metric).float() for metric in update])
         for update in updates
@@ -178,17 +182,17 @@ def _clipped(clip: float, log_ratio: Tensor) -> Tensor:
 
 
 def _divergence(log_ratio: Tensor) -> Tensor:
-    """Estimate KL(then ‖ now) by each action [...]: never negative."""
+    """Estimate KL(π_old ‖ π) by each action, [...]; never negative."""
     return log_ratio.expm1() - log_ratio
 
 
 class KLStop(Callback):
-    """Leave the rest of a rollout out once the policy has moved too far, the step of that minibatch included.
+    """Skip the rest of a rollout once a minibatch's divergence is above a limit, including that minibatch's step.
 
     Args:
         loader: of rollouts.
-        loss: makes the steps; None = every `PPOLoss` of the data group (runs of before name none).
-        limit: largest divergence of a minibatch, in nats; None = any.
+        loss: whose steps are skipped; None = every `PPOLoss` of the data group, as in runs of older versions.
+        limit: largest divergence of a minibatch, in nats; None = no limit.
         data_group: of the minibatches.
     """
 
@@ -212,17 +216,17 @@ class KLStop(Callback):
 
     def _veto(self, named: Mapping[str, Tensor]) -> bool:
         too_far = float(named["approx_kl"]) > (self.limit or 0.0)
-        self._too_far |= too_far  # of several losses, one is enough
+        self._too_far |= too_far  # one of several losses is enough
         return too_far
 
-    def end_batch(self, approx_kl: Tensor) -> None:  # as it asks for the divergence, the loss has it
+    def end_batch(self, approx_kl: Tensor) -> None:  # this argument makes the loss compute the divergence
         if self._too_far:
             self._too_far = False
             self.loader.renew()
             self.stops += 1
 
     def hook(self, event: str) -> Hook | None:
-        return None if self.limit is None else super().hook(event)  # then nobody needs the divergence
+        return None if self.limit is None else super().hook(event)  # without a limit the loss need not compute it
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -240,8 +244,8 @@ class KLPenalty(Callback):
 
     Args:
         loader: of rollouts.
-        target: divergence of a rollout in its last epoch, in nats.
-        weight: to begin with.
+        target: wanted mean divergence in the last epoch of a rollout, in nats.
+        weight: initial weight.
         data_group: of the minibatches.
     """
 
@@ -256,7 +260,7 @@ class KLPenalty(Callback):
         self.target = target
         self.weight = weight
         self.data_group = data_group
-        self._epoch = 0  # that runs
+        self._epoch = 0  # the current one
         self._seen: list[Tensor | float] = []  # divergences of its minibatches
 
     def begin_batch(self) -> dict[str, float]:

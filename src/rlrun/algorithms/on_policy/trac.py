@@ -1,7 +1,7 @@
-"""Trust-region actor-critic: whatever trains a policy, no update takes it far (as ALF's `TracAlgorithm`).
+"""Trust-region actor-critic: limit how far each update of any algorithm changes a policy (as ALF's `TracAlgorithm`).
 
-After an update the policy's distribution over actions is compared with the one before, on the same batch. Where it
-has moved too far its parameters go back part of the way, until it has not. Values and critics stay as they are.
+After each update the policy's action distribution is compared with the one before, on the same batch. While the change
+is above the limit, the policy's parameters move part of the way back. Values and critics keep their update.
 
     change² = mean over the batch of  Σ_k (log π(k | s) - log π_before(k | s))²          choices
                                       Σ KL(π_before ‖ π) + KL(π ‖ π_before)              normals
@@ -28,14 +28,14 @@ from rlrun.training.callback import Callback
 
 Distance = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 TRIES = 100
-MARGIN = 0.9  # of the limit: where a policy that went too far is aimed at
+MARGIN = 0.9  # share of the limit that a step back aims at
 
 
 class Actor(Protocol):
     """A network with a distribution over actions."""
 
     def heads(self, observation: Tree, *before: Tensor | None) -> Heads:
-        """Return its parameters at each observation; of a recurrent one, by the state before and `episode_end`."""
+        """Return its parameters at each observation; recurrent networks also read state and `episode_end`."""
 
     def parameters(self) -> Any: ...
 
@@ -43,21 +43,21 @@ class Actor(Protocol):
 class TrustRegion(Callback):
     """Move the policy back after an update that changed it by more than a limit.
 
-    The change of a leaf of the action is the root of the mean over the batch of: the squared differences of the
-    log-probabilities of its choices; KL both ways of its normals; the squared differences of its numbers, where
-    they have no spread. Its limit is the root of `per_dim` times the number of its choices, or of its numbers.
-    (Differences of log-probabilities, since a divergence hardly sees what happens to choices that are rare.)
+    The change of a leaf of the action is the root of a mean over the batch: of the squared differences of
+    log-probabilities for choices, of KL in both directions for normals, of the squared differences of actions for
+    deterministic policies. Its limit is the root of `per_dim` times the number of its choices or dimensions. (A
+    divergence hardly sees changes of rare choices, so log-probabilities are compared.)
 
-    Which parameters the policy has is seen by the first batch: those that its distribution depends on.
+    The first batch determines the policy's parameters: those that its distribution depends on.
 
     Args:
-        network: that acts.
+        network: the policy.
         spaces: of the environment.
-        per_dim: square of the change that a number, or a choice, may make.
+        per_dim: limit of the squared change of a choice or dimension.
         data_group: of the updates.
 
     Raises:
-        ConfigError: the network gives no distribution over actions, or has nothing to take back.
+        ConfigError: the network has no distribution over actions, or no parameters that learn.
     """
 
     data_group: str | None = "default"
@@ -76,10 +76,10 @@ class TrustRegion(Callback):
         self.codec = (*(part.codec for part in parts), ActionCodec(spaces))[0]
         self.data_group = data_group
         self.per_dim = per_dim
-        self.ratio, self.updates, self.shrunk = 0.0, 0, 0  # change to limit of the newest update; numbers of updates
+        self.ratio, self.updates, self.shrunk = 0.0, 0, 0  # newest change relative to its limit; counts
         self._actor: list[Tensor] = []
         self._before: list[Tensor] = []
-        self._seen: tuple[Tree, ...] = ()  # of this batch: observation, and what a recurrent network needs besides
+        self._seen: tuple[Tree, ...] = ()  # of this batch: the arguments of `heads`
         self._heads: Heads | None = None
 
     def begin_batch(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> None:
@@ -99,7 +99,7 @@ class TrustRegion(Callback):
         for _ in range(TRIES):
             if ratio <= 1.0:
                 return
-            back = 1.0 - MARGIN / ratio if math.isfinite(ratio) else MARGIN  # infinite: too far to tell how far
+            back = 1.0 - MARGIN / ratio if math.isfinite(ratio) else MARGIN  # an infinite ratio gives no step size
             torch._foreach_lerp_(self._actor, self._before, back)
             ratio = self._ratio(valid)
         raise RlrunError(
@@ -120,7 +120,7 @@ class TrustRegion(Callback):
         return self.network.heads(*self._seen)
 
     def _ratio(self, valid: Tensor | None) -> float:
-        """Return the largest change of a leaf since the update began, to its limit."""
+        """Return the largest change of a leaf since the update began, relative to its limit."""
         assert self._heads is not None
         change = changes(self._heads, self._look(), self.distance)  # [..., A + width]
         flat = change.flatten(0, -2) if valid is None else change[valid]
@@ -129,7 +129,7 @@ class TrustRegion(Callback):
         total = flat.sum(0)
         leaves = torch.split(total / distributed.pooled_(total, len(flat)), sizes)
         counts: list[Any] = [*sizes]
-        if self._heads.choices is not None and self.codec.masked:  # of the choices that are allowed, on average
+        if self._heads.choices is not None and self.codec.masked:  # mean number of allowed choices
             choices = self._heads.choices if valid is None else self._heads.choices[valid]
             allowed = torch.split((~forbidden(choices)).float().flatten(0, -2).mean(0), [*self.codec.branches])
             counts[-len(allowed) :] = [branch.sum() for branch in allowed]
@@ -151,7 +151,7 @@ class TrustRegion(Callback):
 
 
 def changes(before: Heads, now: Heads, distance: Distance = gaussian_distance) -> Tensor:
-    """Return how far each number and each choice of a distribution has moved, [..., A + width], as squares."""
+    """Return the squared change of each dimension and each choice of a distribution, [..., A + width]."""
     squares = []
     if before.mean is not None and now.mean is not None:
         if before.log_std is None or now.log_std is None:

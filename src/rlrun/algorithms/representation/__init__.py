@@ -1,1 +1,1 @@
-"""Features of observations and skills: what is learned beside or in front of an algorithm."""
+"""Representations, skills and curiosity, learned along with an algorithm."""

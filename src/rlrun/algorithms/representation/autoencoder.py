@@ -1,10 +1,10 @@
-"""Encoding and decoding: features of observations, and columns that are predicted from them.
+"""Encoders and decoders: features of observations, and columns predicted from them.
 
     L = Σ_k w_k output_k                        losses that an encoder returns itself, by the names of its outputs
     L = Σ distance(decoder(encoder(x)), y)      summed over the entries of y; an autoencoder has y = x
 
-The decoder's gradient reaches the encoder: both are terms of one loss. In front of an agent the features of an
-autoencoder take the place of observations (Lange and Riedmiller 2010, doi 10.1109/IJCNN.2010.5596468).
+The decoder's gradient reaches the encoder: both are terms of one loss. An agent may read an autoencoder's features in
+place of observations (Lange and Riedmiller 2010, doi 10.1109/IJCNN.2010.5596468).
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,14 +32,14 @@ class EncodingLoss(LossCallback):
     Args:
         network: from observations to features; or to a dict of features and losses.
         optimizer: of its parameters; None in a joint loss.
-        output_fields: the output that is provided, such as "features" or "heads.mean"; a list provides a dict of them;
+        output_fields: the output to provide, such as "features" or "heads.mean"; a list provides a dict of them;
             None = the whole output.
         loss_fields: names of outputs that are losses, [B] or scalars.
         loss_weights: w of each of them; None = 1.
         options: of `LossCallback`.
 
     Raises:
-        ConfigError: there are not as many weights as losses.
+        ConfigError: the number of weights is not that of losses.
     """
 
     provides = ("encoded",)
@@ -72,7 +72,7 @@ class EncodingLoss(LossCallback):
 
 
 class EncoderDecoder(nn.Module):
-    """What a decoder makes of an encoder's output; arguments as of `EncodingLoss` and `DecodingLoss`."""
+    """An encoder followed by a decoder; arguments as of `EncodingLoss` and `DecodingLoss`."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, *, output_fields: Fields = None) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def chosen(output: Any, fields: Fields) -> Any:
     """Return the part of an encoder's output that `output_fields` names, or a dict of such parts.
 
     Raises:
-        ConfigError: it has no such part.
+        ConfigError: the output has no such part.
     """
     if fields is None:
         return output
@@ -105,7 +105,7 @@ def _field(output: Any, path: str) -> Any:
 
 
 class DecodingLoss(LossCallback):
-    """The distance between what is decoded and a target, summed over its entries.
+    """The distance between a decoder's prediction and a target, summed over its entries.
 
     Args:
         network: the decoder, from `encoded` to numbers [..., N].
@@ -137,7 +137,7 @@ class DecodingLoss(LossCallback):
 
 
 class Representation(Autoencoder):
-    """Features of observations, and a decoder of them, for `rlrun.algorithms.representation.representation.Represent`.
+    """An autoencoder of observations, for `rlrun.algorithms.representation.representation.Represent`.
 
     Args:
         spaces: of the environment.
@@ -157,7 +157,7 @@ class Representation(Autoencoder):
 
 
 class ReconstructionLoss(LossCallback):
-    """The mean square of what decoded observations are off."""
+    """The mean squared error of decoded observations."""
 
     network: Representation
 

@@ -1,14 +1,14 @@
-"""Contrastive representations (CURL, Srinivas et al. 2020, arXiv 2004.04136), next to the loss of critics.
+"""Contrastive representations (CURL, Srinivas et al. 2020, arXiv 2004.04136), trained along with critics.
 
-Two views of each image differ by random changes. The latent of the one identifies that of the other in the whole batch:
+Two views of each image differ by random changes. The latent of one view identifies that of the other within the batch:
 
     l_ij = z(anchor_i) · W z̄(positive_j) / temperature
     L_i  = log Σ_j exp(l_ij) - l_ii
     z̄    ← z̄ + tau (z - z̄), of encoder and projection
 
-W is learned. It begins as the identity, so that scores are inner products. If latents are normalized to length 1, that
-is the normalized cross entropy of SimCLR (arXiv 2002.05709). The largest l_ij of a row is subtracted before exp, by
-torch's cross entropy. The critics' loss sees no changed images, unless an adaptor changes them.
+W is learned. It is the identity at first, so that scores are inner products. With latents of length 1 that is the
+normalized cross entropy of SimCLR (arXiv 2002.05709). The largest l_ij of a row is subtracted before exp, by torch's
+cross entropy. Critics read unchanged images, unless an adaptor changes them.
 """
 
 from typing import Any
@@ -25,12 +25,12 @@ from rlrun.nn import Latent
 
 
 class Contrast(nn.Module):
-    """Scores l of anchors against positives, by their latents.
+    """Scores l of pairs of anchors and positives, from their latents.
 
     Args:
-        latent: of anchors.
+        latent: encoder and projection of anchors.
         temperature: divides scores.
-        normalize: latents have length 1.
+        normalize: scale latents to length 1.
 
     Raises:
         ConfigError: the temperature is not above 0.
@@ -52,7 +52,7 @@ class Contrast(nn.Module):
 
 
 class PositiveLatent(TargetCallback):
-    """Provide the latents of positives by a target network, which follows encoder and projection."""
+    """Provide the latents of positives, by a target network of encoder and projection."""
 
     provides = ("positive_latent",)
 
@@ -61,7 +61,7 @@ class PositiveLatent(TargetCallback):
 
 
 class ContrastLoss(LossCallback):
-    """Cross entropy of each anchor's own positive among those of the batch; all rows of windows are one batch."""
+    """Cross entropy of identifying each anchor's positive in the batch; all rows of windows are one batch."""
 
     network: Contrast
 
@@ -73,7 +73,7 @@ class ContrastLoss(LossCallback):
         latent = self.contrast.latent(anchor)
         scores = self.contrast(latent.flatten(0, -2), positive_latent.flatten(0, -2))  # [B, B], or [B T, B T]
         own = torch.arange(len(scores), device=scores.device)
-        if valid is not None:  # padding is nobody's negative
+        if valid is not None:  # padding is never a negative
             scores = scores.masked_fill(~valid.flatten() & (own != own.unsqueeze(1)), -torch.inf)
         loss = F.cross_entropy(scores, own, reduction="none").reshape(latent.shape[:-1])
         return loss, {}, {"representation/contrast_accuracy": (scores.argmax(-1) == own).float()}

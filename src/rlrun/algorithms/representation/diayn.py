@@ -1,15 +1,14 @@
-"""Diversity is all you need (Eysenbach et al. 2018, arXiv 1802.06070): skills that differ in where they lead.
+"""Diversity is all you need (Eysenbach et al. 2018, arXiv 1802.06070): skills that visit different states.
 
-Each episode has a skill z, drawn by `rlrun.env.wrappers.RandomGoal`, which the policy sees. A network that does not
-see it tells it from each observation; the bonus is log q(z | s') - log p(z) (eq. 3), at the observation s' that a
-transition leads to, for a uniform p. So it is 0 where nothing can be told, and log K at most. A skill of numbers is
-predicted by the mean of a normal distribution of variance 1; its bonus is - |z - mean|² / 2 + E |z|² / 2, 0 for a mean
-of 0 on average.
+The policy observes the skill z of each episode, drawn by `rlrun.env.wrappers.RandomGoal`. A discriminator predicts it
+from observations without it. The bonus of a transition is log q(z | s') - log p(z) (eq. 3) at its next observation s',
+for a uniform p: at most log K, and 0 for a uniform prediction. A continuous skill is predicted by the mean of a normal
+distribution of variance 1; its bonus - |z - mean|² / 2 + E |z|² / 2 is 0 on average for a mean of 0.
 
     bonus = log q(z | s') - log p(z)
     L     = -log q(z | s')
 
-Differences from the paper: policy and entropy are those of whatever algorithm it is added to.
+Difference from the paper: policy and entropy are those of the algorithm that it is added to.
 """
 
 import math
@@ -28,17 +27,17 @@ from rlrun.nn.mlp import Activation, Initializer
 
 
 class Discriminator(EncodedMLP):
-    """Predict the skill of an episode, a choice or numbers, from one of its observations.
+    """Predict the skill of an episode, discrete or continuous, from one of its observations.
 
     Args:
         spaces: of the environment; its observation is a dict.
-        skill: name of the part that is the skill; the network sees all remaining.
+        skill: name of the part that is the skill; the network reads the others.
         hidden: widths of the layers.
         activation, init: of the layers, as `MLP` takes them.
-        encoder: any module from what `rest` returns to features [..., F], in front of the layers.
+        encoder: any module from observations without the skill to features [..., F], below the layers.
 
     Raises:
-        SpaceError: there is no such part, or no other.
+        SpaceError: the observation has no such part, or no other one.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Discriminator(EncodedMLP):
                 f"it, which env.around with rlrun.env.wrappers.RandomGoal gives; here it is "
                 f"{describe(spaces.observation)}"
             )
-        skills = space.n if isinstance(space, Discrete) else 0  # 0 = it is numbers
+        skills = space.n if isinstance(space, Discrete) else 0  # 0 = a continuous skill
         remaining = {name: part for name, part in parts.items() if name != skill}
         rest = Composite(remaining) if len(remaining) > 1 else next(iter(remaining.values()))
         layers: dict[str, Any] = {"hidden": hidden, "activation": activation, "init": init, "output_gain": 0.0}
@@ -74,14 +73,14 @@ class Discriminator(EncodedMLP):
         return remaining if len(remaining) > 1 else next(iter(remaining.values()))
 
     def log_prob(self, observation: Tree) -> Tensor:
-        """Return log q(z | s) [..., K] of observations without the skill, for skills that are choices."""
+        """Return log q(z | s) [..., K] of observations without the skill, for discrete skills."""
         log_probs: Tensor = self.layers(self.encode(observation)).log_softmax(-1)
         return log_probs
 
     def identify(self, observation: Tree, skill: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log q(z | s) [...] of skills, up to a constant for numbers, and where they were identified [...].
+        """Return log q(z | s) [...] of skills, up to a constant for continuous ones, and whether each is identified.
 
-        A skill of numbers counts as identified if the prediction is closer to it than the zero vector.
+        A continuous skill counts as identified if the prediction is closer to it than the zero vector.
         """
         if self.skills:
             log_prob = self.log_prob(observation)
@@ -91,12 +90,12 @@ class Discriminator(EncodedMLP):
 
 
 def _half_mean_square(space: Any) -> float:
-    """Return E |z|² / 2 of numbers uniform within the bounds: what makes the bonus 0 for who knows nothing."""
+    """Return E |z|² / 2 for z uniform within the bounds; it makes the mean bonus of a zero prediction 0."""
     return float(((space.high - space.low) ** 2 / 12.0 + ((space.high + space.low) / 2.0) ** 2).sum() / 2.0)
 
 
 class Diversity(Bonus):
-    """Log-probability of the skill at the observation that a transition leads to."""
+    """A bonus: the log-probability of the skill at the next observation, minus that of a uniform guess."""
 
     requires = ("observation", "next_observation")
     network: Discriminator

@@ -1,13 +1,13 @@
-"""The intrinsic curiosity module (Pathak et al. 2017, arXiv 1705.05363): what one cannot foresee is worth a try.
+"""The intrinsic curiosity module (Pathak et al. 2017, arXiv 1705.05363): a bonus for unpredicted transitions.
 
-The inverse model predicts the action between two observations from their features, so these leave out what actions
-have no part in. The forward model predicts the features after a transition from those before it and the action. Its
+The inverse model predicts the action between two observations from their features, so features may omit what actions do
+not influence. The forward model predicts the features after a transition from those before it and the action. Its
 error is the bonus.
 
     L     = -log p(a | φ(s), φ(s')) + ½ mean |f(φ(s), a) - φ(s')|²
     bonus = ½ mean |f(φ(s), a) - φ(s')|²
 
-Differences from the paper: the forward model does not shape the features, as in ALF, and both losses count alike.
+Differences from the paper: the forward model does not train the features, as in ALF, and both losses have weight 1.
 Bonuses are divided by their root mean square. The inverse model predicts continuous actions by a squared distance.
 """
 
@@ -25,11 +25,11 @@ from rlrun.nn import InverseModel, flatten
 
 
 class Curiosity(InverseModel):
-    """An inverse model that shapes the features, and a forward model that predicts them.
+    """An inverse model that trains the features, and a forward model that predicts them.
 
     Args:
-        spaces: of what policies observe.
-        stored: of the memory, whose actions it reads; None = `spaces`.
+        spaces: of the policy.
+        stored: spaces of the memory, whose actions it reads; None = `spaces`.
         forward: any module from features and the action [..., F + A] to features, in place of the forward model.
         options: of `InverseModel`.
     """
@@ -42,14 +42,14 @@ class Curiosity(InverseModel):
         self.foretell = self.model(self.size + spaces.action.size, self.size, forward)
 
     def forward_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
-        """Return half the mean square [...] between features [..., F] after an action and those predicted (eq. 5)."""
+        """Return half the mean squared error [...] of the predicted features [..., F] after an action (eq. 5)."""
         inputs = torch.cat((before, flatten(self.codec.space, action)), -1)
         error: Tensor = 0.5 * (self.foretell(inputs) - after).square().mean(-1)
         return error
 
 
 class Surprise(Bonus):
-    """The error of the forward model."""
+    """A bonus: the error of the forward model."""
 
     requires = ("observation", "action", "next_observation")
     network: Curiosity
@@ -64,7 +64,7 @@ class Surprise(Bonus):
 
 
 class CuriosityLoss(BonusLoss):
-    """Errors of both models; only the inverse one shapes the features."""
+    """Errors of both models; only the inverse model trains the features."""
 
     network: Curiosity
 

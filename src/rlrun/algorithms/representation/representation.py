@@ -1,4 +1,4 @@
-"""A representation that is learned in front of an algorithm, which sees features in place of observations.
+"""A learned representation: an algorithm reads features in place of observations.
 
 Features are those from which the action between two observations is predicted (Pathak et al. 2017, arXiv 1705.05363,
 section 2.2). They may omit what the agent cannot affect and is not affected by. The learner sees stored observations.
@@ -7,7 +7,7 @@ stores observations as the environment gave them, so a sample's features always 
 
     L = -log p(a | φ(s), φ(s'))
 
-Shared features are those of critics' own encoder. Their gradient is that of both losses, and they may have a state.
+Shared features are those of the critics' own encoder. They get the gradients of both losses, and may have a state.
 """
 
 from typing import Any
@@ -36,9 +36,9 @@ def represented(env: Env | None, network: InverseModel) -> Spaces:
 
 
 class Represent(PerStep):
-    """Put features in place of observations and next observations; for an agent, too, as its `preprocess`."""
+    """Replace observations and next observations by features; also as the `preprocess` of an agent."""
 
-    learns = True  # features depend on the last update, so nothing can be drawn ahead
+    learns = True  # features change in each update, so samples cannot be drawn ahead
 
     def __init__(self, network: InverseModel) -> None:
         super().__init__("observation")
@@ -47,7 +47,7 @@ class Represent(PerStep):
 
     @torch.no_grad()
     def apply(self, tree: Tree, path: str = "") -> Tree:
-        """Return the features [..., F] of observations [...], where those lie."""
+        """Return the features [..., F] of observations [...], on their device."""
         device, home = _device(tree), next(self.network.parameters()).device
         features: Tensor = self.network.features(map_tree(lambda value: value.to(home), tree))
         if isinstance(tree, dict) and ACTION_MASK in tree:
@@ -73,10 +73,10 @@ class RepresentationLoss(LossCallback):
 
 
 class SharedRepresentation(InverseModel):
-    """An inverse model over the features of critics, whose encoder it trains, too; the encoder may have a state.
+    """An inverse model on the encoder of critics, which both train; the encoder may have a state.
 
     Args:
-        network: critics, or values of choices as DQN has them.
+        network: critics, or the network of DQN.
         options: of `InverseModel`.
     """
 
@@ -86,7 +86,7 @@ class SharedRepresentation(InverseModel):
 
 
 class SharedRepresentationLoss(LossCallback):
-    """Error of the action predicted from the features of an observation and of the next one, a term of a joint loss.
+    """Error of the action predicted from the features of two successive observations, a term of a joint loss.
 
     With n-step returns the next observation is the one after n steps.
     """

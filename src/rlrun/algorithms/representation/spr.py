@@ -1,13 +1,13 @@
-"""Self-predictive representations (SPR, Schwarzer et al. 2020, arXiv 2007.05929), next to the loss of critics.
+"""Self-predictive representations (SPR, Schwarzer et al. 2020, arXiv 2007.05929), trained along with critics.
 
 A model predicts the latents of the next K steps from that of an observation and from the actions between:
 
     f_0 = features(o_0),   f_k = h(f_{k-1}, a_{k-1})
     L   = Σ_k valid_k (1 - cos(q(g(f_k)), ḡ(features(o_k))))
 
-g is the projection, q a linear predictor, and ḡ and its features are a target network's. A step beyond the end of the
-episode is not valid. Differences from the paper: h is dense, as features are one row of numbers, not scaled to [0, 1].
-The target follows slowly; there it is the encoder (tau 1). The critics' loss sees changed images only by an adaptor.
+g is the projection, q a linear predictor, and ḡ and its features are a target network's. Steps beyond the end of the
+episode are not valid. Differences from the paper: features are rows of numbers, not scaled to [0, 1], so h is dense;
+the target network moves slowly, not with tau 1; critics read changed images only with an adaptor.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Prediction(nn.Module):
 
 
 class LaterLatent(TargetCallback):
-    """Provide the latents of later observations by a target network, which follows encoder and projection."""
+    """Provide the latents of later observations, by a target network of encoder and projection."""
 
     provides = ("later_latent",)
 
@@ -61,7 +61,7 @@ class LaterLatent(TargetCallback):
 
 
 class PredictionLoss(LossCallback):
-    """1 minus the cosine of predicted and later latents, summed over the steps of an episode."""
+    """1 minus the cosine of predicted and later latents, summed over the valid steps."""
 
     network: Prediction
 

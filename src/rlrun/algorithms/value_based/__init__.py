@@ -1,1 +1,1 @@
-"""Critics that choose actions themselves."""
+"""Q-learning for discrete actions, and for continuous actions in bins."""

@@ -1,16 +1,15 @@
 """Deep Q-learning (Mnih et al. 2013, arXiv 1312.5602) with double targets (van Hasselt et al. 2015, arXiv 1509.06461).
 
-Works on every action space that is made of choices. Several decisions at once (MultiDiscrete,
-MultiBinary, dicts of these) count as one joint choice while there are few combinations, else
-values add up over decisions. With more than one critic the smallest value counts.
+Actions are discrete. Several decisions at once (MultiDiscrete, MultiBinary, dicts of these) are one joint choice if
+there are few combinations; otherwise their values are summed. With several critics the smallest value counts.
 
     a* = argmax_a min_i Q_i(s', a)
     y  = r + γ (1 - terminated) min_i Q̄_i(s', a*)
     L  = Σ_i h(Q_i(s, a) - y),  h the square, or the Huber loss
     Q̄  ← Q̄ + tau (Q - Q̄)
 
-Differences from the papers: the target network may follow slowly instead of by jumps, and the
-reward may come from several steps (then the batch holds their `discount`).
+Differences from the papers: the target network may move slowly instead of being copied, and targets may sum several
+rewards (then the batch has their `discount`).
 """
 
 from typing import Any, Protocol
@@ -29,7 +28,7 @@ from rlrun.nn.remembering import Remembering
 class ActionValues(Protocol):
     """What DQN calls on its network; a plain nn.Module gives the values [B, K] of observations [B, …]."""
 
-    codec: ActionCodec  # gives the K values of a row their meaning
+    codec: ActionCodec  # maps the K values of a row to actions
 
     def forward(self, observation: Tree) -> Tensor:
         """Return the values [M, B, K] of every choice for observations [B, …], by M members."""
@@ -39,7 +38,7 @@ class ActionValues(Protocol):
 
 
 class QNetwork(Critics, Remembering):
-    """Values of every choice [M, B, K], and the action that takes the best.
+    """The values of every choice [M, B, K], and the best action.
 
     Args:
         spaces, members, options: of `Critics`.
@@ -53,22 +52,22 @@ class QNetwork(Critics, Remembering):
         super().__init__(spaces, members=members, **options)
 
     def act(self, observation: Tree, explore: bool = False) -> Tree:
-        """Return the action of the largest value, the smallest of the members' counting."""
+        """Return the action with the largest value; the smallest of the members' values counts."""
         (forward,) = forwards((self,))
         values = self.codec.restrict(self.value_head.guiding(forward(observation)), observation)
         return self.codec.join(None, self.codec.best(values))
 
 
 class QTarget(TargetCallback):
-    """Bellman target from a target network of the network.
+    """Bellman targets from a target network.
 
     Args:
         double: the network chooses the next action and the target network values it (1509.06461 eq. 4).
-        target_subset: networks drawn at random for each target, of which the smallest value counts; None = all.
+        target_subset: number of members drawn at random for each target, which uses their smallest; None = all.
         options: of `TargetCallback`.
 
     Raises:
-        ConfigError: there are fewer members than shall be drawn.
+        ConfigError: there are fewer members than `target_subset`.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class QTarget(TargetCallback):
 
 
 class QLoss(CriticLoss):
-    """Distance of the outputs for the choice taken to the target, summed over members."""
+    """Distance between the values of the taken choices and the target, summed over members."""
 
     def raw_output(self, observation: Tree, c: Tensor | None) -> Tensor:
-        return self._raw_output(observation)  # c is None: a network for choices takes nothing else
+        return self._raw_output(observation)  # c is None: actions have no continuous part

@@ -1,9 +1,9 @@
 """Multi-dimensional Q-learning (as in ALF), for continuous actions: soft Q-learning over bins, one entry after another.
 
-Each of the d entries of an action takes one of K values, from -1 to 1 at equal distances. Critics value whole actions,
-as numbers. The policy of soft Q-learning (Haarnoja et al. 2017, arXiv 1702.08165) over all K^d actions,
-π(a | s) ∝ exp(Q(s, a) / α), is distilled from them into a product, entry by entry (as Metz et al. 2017, arXiv
-1705.05035, do with values):
+Each of the d entries of an action takes one of K values, equally spaced from -1 to 1. Critics value whole continuous
+actions. The policy of soft Q-learning (Haarnoja et al. 2017, arXiv 1702.08165) over all K^d actions,
+π(a | s) ∝ exp(Q(s, a) / α), is distilled from them into a product over entries, by one network F_k each (as Metz et al.
+2017, arXiv 1705.05035, do with values):
 
     log π_k(· | s, a_<k) = F_k(s, a_<k) / α - logsumexp(F_k(s, a_<k) / α)
     Q_π(s, a) = F_0(s)[a_0] + Σ_{k>0} α log π_k(a_k | s, a_<k) + α d log K
@@ -12,11 +12,11 @@ as numbers. The policy of soft Q-learning (Haarnoja et al. 2017, arXiv 1702.0816
     L_Q       = Σ_i (Q_i(s, a) - y)²
     L_π       = (Q_π(s, ã) - min_i Q̄_i(s, ã))²,  ã = clip(a + N(0, σ), -1, 1),  a ~ π(· | s)
 
-KL is the divergence from drawing bins evenly, as seen by a'. The temperature α is that of soft actor-critic. Entropy
-is the differential entropy of the density that is constant over each bin, -log π + d log(2 / K). So entropy targets
+KL is the divergence from uniform bins, estimated at a'. The temperature α is that of soft actor-critic. Entropy is
+the differential entropy of the density that is constant over each bin, -log π + d log(2 / K). So entropy targets
 mean the same as in soft actor-critic.
 
-Differences from ALF: one policy for all critics; its networks are given the entries before theirs and no padding.
+Differences from ALF: one policy for all critics; its networks read the entries before theirs, without padding.
 """
 
 import math
@@ -39,16 +39,16 @@ from rlrun.nn.recurrent import Kind
 from rlrun.nn.remembering import Remembering
 from rlrun.ops import gumbel_argmax
 
-FEWEST = 6  # bins; the density of one of five is less certain than minus one nat, the usual target of an entry
+FEWEST = 6  # bins; with 5, an entry's entropy is at least log(2 / 5) = -0.92 nats, above its usual target of -1
 
 
 class BinPolicy(Encoded, Remembering):
-    """π(a | s), one entry after another.
+    """The autoregressive policy π(a | s) over bins, one entry after another.
 
     Args:
         spaces: of the environment.
-        temperature: α, of which `of("continuous")` is asked.
-        bins: K, values of each entry.
+        temperature: its `of("continuous")` is α.
+        bins: K, at least 6.
         hidden: widths of the layers before each entry's values.
         activation, layer_norm, init: of the layers, as `MLP` takes them.
         encoder: of observations, as `rlrun.nn.Encoded` takes it.
@@ -56,7 +56,7 @@ class BinPolicy(Encoded, Remembering):
 
     Raises:
         SpaceError: part of the action is a choice, or has no bounds.
-        ConfigError: there are too few bins to hold an entropy.
+        ConfigError: there are too few bins.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class BinPolicy(Encoded, Remembering):
 
     @property
     def even(self) -> float:
-        """Log-probability of any action if bins were drawn evenly."""
+        """The log-probability of any action under uniform bins."""
         return -self.size * math.log(self.bins)
 
     def choose(self, observation: Tree, pick: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return c [B, A] with its log-probability [B]; pick: from F_k / α [B, K] to the numbers of bins [B]."""
+        """Return c [B, A] with its log-probability [B]; pick: from F_k / α [B, K] to the indices of bins [B]."""
         features = self.encode(observation)
         chosen: list[Tensor] = []
         log_probs: list[Tensor] = []
@@ -115,27 +115,27 @@ class BinPolicy(Encoded, Remembering):
         return self.choose(observation, gumbel_argmax)
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
-        """Return an action: drawn, or of each entry the most likely value after those before it."""
+        """Return a drawn action, or the most likely value of each entry given those before it."""
         pick = gumbel_argmax if explore else lambda scaled: scaled.argmax(-1)
         return self.codec.join(self.choose(observation, pick)[0], None)
 
     def forward(self, observation: Tree, c: Tensor) -> Tensor:
-        """Return Q_π [B] of actions c [B, A], each entry read as the bin that is nearest."""
+        """Return Q_π [B] of actions c [B, A], each entry rounded to the nearest bin."""
         features, index = self.encode(observation), self.nearest(c)
         value = torch.zeros_like(c[..., 0]) - self.alpha * self.even
         for k, layers in enumerate(self.layers):
             logits = layers(torch.cat((features, c[..., :k]), -1))
-            if k:  # the first one's carry the value of the observation
+            if k:  # F_0 is not normalized: it has the value of the observation
                 logits = self.alpha * (logits / self.alpha).log_softmax(-1)
             value = value + logits.gather(-1, index[..., k : k + 1]).squeeze(-1)
         return value
 
     def level(self, index: Tensor) -> Tensor:
-        """Return the values of bins."""
+        """Return the values in [-1, 1] of indices of bins."""
         return index * (2.0 / (self.bins - 1)) - 1.0
 
     def nearest(self, c: Tensor) -> Tensor:
-        """Return the bins that values in [-1, 1] are nearest to."""
+        """Return the indices of the bins nearest to values in [-1, 1]."""
         return ((c + 1.0) * (0.5 * (self.bins - 1))).round().long()
 
 
@@ -156,15 +156,15 @@ class BinTarget(TargetCallback):
         return self.bootstrap(reward, terminated, value, discount)
 
     def evaluated(self, observation: Tree, c: Tensor) -> Tensor:
-        """Return the smallest value [B] that target critics give to actions c [B, A], of several rewards their sum."""
+        """Return the target critics' smallest value [B] of actions c [B, A]; several rewards are summed."""
         return self.value_head.guiding(self.target_network(observation, c))
 
 
 class BinPolicyLoss(LossCallback):
-    """Squared distance of what the policy makes of its own actions, with noise, to the target critics' smallest value.
+    """Squared distance of Q_π to the target critics' smallest value, at the policy's own actions plus noise.
 
     Args:
-        slow: whose critics count.
+        slow: has the target critics.
         noise: deviation of the noise around actions, σ.
     """
 
@@ -184,6 +184,6 @@ class BinPolicyLoss(LossCallback):
             c, log_prob = self.policy.sample(observation)  # [B, A], [B]
             c = (c + self.noise * torch.randn_like(c)).clamp(-1.0, 1.0)
             value = self.slow.evaluated(observation, c)
-        entropy = -log_prob + self.policy.even + self.policy.size * math.log(2.0)  # of the density that bins are
+        entropy = -log_prob + self.policy.even + self.policy.size * math.log(2.0)  # differential entropy
         loss = (self.policy(observation, c) - value).square()  # [B]
         return loss, {"policy_entropy": entropy.unsqueeze(-1)}, {}  # [B, 1]
