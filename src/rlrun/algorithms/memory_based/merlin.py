@@ -58,7 +58,7 @@ class LatentDecoder(nn.Module):
 
     Args:
         spaces: of the environment.
-        latent: numbers of a latent.
+        latent: size of a latent.
         leaves: parts of observations, by their paths; None = all but an action mask.
         hidden, activation: of the dense layers.
         network: recipe of a module in their place, as `rlrun.nn.Decoder` takes it, such as `rlrun.nn.ResNetDecoder`.
@@ -66,7 +66,7 @@ class LatentDecoder(nn.Module):
         weight: of this decoder's loss.
 
     Raises:
-        ConfigError: an option is invalid, or the network has another number of outputs.
+        ConfigError: an option is invalid, or the network has the wrong number of outputs.
         SpaceError: there is no such part.
     """
 
@@ -103,10 +103,10 @@ class Predictor(Encoded):
 
     Args:
         spaces: of the environment.
-        latent: numbers of z.
+        latent: size of z.
         lstm_size: widths of the layers of its LSTM.
-        slots: of the memory.
-        keys: that it reads in each step.
+        slots: number of slots of the memory.
+        keys: number of reads in each step.
         hidden: widths of the layers of prior, posterior and Q.
         decoders: recipes of decoders from latents to observations, by name; None = omit this one.
         encoder: of observations, as `rlrun.nn.Encoded` takes it.
@@ -114,7 +114,7 @@ class Predictor(Encoded):
         decay, retroactive: of the memory, see `rlrun.nn.ExternalMemory`.
 
     Raises:
-        ConfigError: an option has no meaning.
+        ConfigError: an option is invalid.
     """
 
     def __init__(
@@ -185,9 +185,9 @@ class Predictor(Encoded):
         return Predicted(latent, drawn, divergence.sum(-1), dict(memory), weights), after
 
     def forward(self, observation: Tree, action: Tree, state: State, episode_end: Tensor | None = None) -> Predicted:
-        """Return what is made of single steps [B, …], or of windows [B, T, …], whose entries are [B, T, …].
+        """Return the predictions of single steps [B, …], or of windows [B, T, …].
 
-        action: that were taken there; state: before them; episode_end: [B, T], the next row begins with zeros.
+        action: taken there; state: before them; episode_end: [B, T], the next row begins with a state of zeros.
         """
         features = self.encode(observation)
         if features.dim() < 3:
@@ -206,7 +206,7 @@ class Predictor(Encoded):
 
 
 def begun(state: Tree, episode_end: Tensor | None, at: int) -> Any:
-    """Return a state [B, …] with zeros where an episode is over with row `at` of windows, episode_end [B, T]."""
+    """Return a state [B, …], reset to zeros where the episode ends with row `at` by episode_end [B, T]."""
     if episode_end is None:
         return state
     over = episode_end[:, at]
@@ -222,13 +222,13 @@ class MemoryActor(nn.Module):
         spaces: of the environment.
         predictor: whose memory it reads.
         lstm_size: widths of the layers of its LSTM.
-        keys: that it reads in each step.
+        keys: number of reads in each step.
         hidden, value_hidden: widths of the layers of policy and value; None = the same.
         options: of `rlrun.nn.ActionHead`.
 
     Raises:
         SpaceError: the action space has a Box without bounds.
-        ConfigError: an option has no meaning.
+        ConfigError: an option is invalid.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class MemoryActor(nn.Module):
     ) -> tuple[Heads, Tensor, Tensor]:
         """Return the distribution at each observation, the LSTM's state [B, S] after the last one, and the weights.
 
-        The weights of its reads are [..., K, slots].
+        The weights of the memory reads are [..., K, slots].
         """
         latent = observation["latent"].detach()
         if latent.dim() < 3:
@@ -297,7 +297,7 @@ class MemoryActor(nn.Module):
 
 
 class Merlin(nn.Module):
-    """Predictor and actor as one network, with the calls of `rlrun.nn` for recurrent ones.
+    """Predictor and actor as one recurrent network, with the interface of those in `rlrun.nn`.
 
     Its state is a tree: that of the predictor (`latent`, `action` and `read` of the step before, `lstm`, `memory`), and
     that of the `actor`.
@@ -326,7 +326,7 @@ class Merlin(nn.Module):
         return {**self.mbp.shapes, "actor": [self.mba.state_size]}
 
     def initial_state(self, count: int) -> Any:
-        """Return the state of episodes that begin: zeros."""
+        """Return the state of new episodes: zeros."""
         like = next(self.parameters())
         return _zeros(self.state_size, count, like)
 
@@ -364,7 +364,7 @@ class Merlin(nn.Module):
 
 
 def seen(predicted: Predicted, observation: Tree) -> dict[str, Any]:
-    """Return what the actor observes of a prediction."""
+    """Return the actor's observation of a prediction."""
     flags = {ACTION_MASK: observation[ACTION_MASK]} if _masked(observation) else {}
     return {"latent": predicted.latent, "memory": predicted.memory, **flags}
 

@@ -1,1 +1,1 @@
-"""Models of environments, learned from transitions, and planning by them."""
+"""Learned models of environments, and planning with them."""

@@ -1,11 +1,11 @@
-"""Learning what an environment does, by maximum likelihood (Chua et al. 2018, arXiv 1805.12114, section 4).
+"""Learning a model of an environment, by maximum likelihood (Chua et al. 2018, arXiv 1805.12114, section 4).
 
     L = Σ_members mean_k ½ [(Δ_k - μ_k)² / σ²_k + log σ²_k + log 2π]        Gaussian members
     L = Σ_members mean_k ½ (Δ_k - μ_k)²                                     deterministic members
 
-Δ are the changes of the observation and the reward, normalized. Terminations add a cross-entropy. Some rows are held
-out: the members with the least error on them predict. Recurrent members learn from windows, by backpropagation through
-time from the state that is stored at their beginning; a step that ends an episode is learned from, too.
+Δ are the normalized change of the observation and reward. Terminations add a cross-entropy. Some rows are held out: the
+members with the least error on them predict. Recurrent members learn from windows, by backpropagation through time from
+the state stored at their beginning, also from steps that end an episode.
 """
 
 from contextlib import nullcontext
@@ -28,15 +28,15 @@ from rlrun.training.callback import Callback
 STORED = ("observation", "action", "reward", "terminated", "next_observation")
 STATISTICS = ("shift", "scale", "target_shift", "target_scale")
 BOUNDS = 0.01  # weight of the distance between learned bounds of log-variances
-AGO = 4  # tenths of a run between two means that are compared
+AGO = 4  # tenths of a run between the two compared means
 RUNNING = 0.2  # share of the newest batch in the running errors on held-out rows
-STILL = 1e-10  # a variance up to which numbers count as constant: they are read, and predicted, as their mean
+STILL = 1e-10  # numbers up to this variance count as constant: members read, and predict, their mean
 
 
 class DynamicsLoss(LossCallback):
     """Minus the log-likelihood of transitions, summed over members, and the cross-entropy of terminations.
 
-    Without an optimizer it measures members on rows that are held out, by which the network chooses its elite.
+    Without an optimizer it measures the members' errors on held-out rows, by which the network chooses its elite.
     """
 
     network: Dynamics
@@ -44,7 +44,7 @@ class DynamicsLoss(LossCallback):
 
     def __init__(self, network: Dynamics, optimizer: Optimizer | None, **options: Any) -> None:
         super().__init__(network, optimizer, **options)
-        self.judged = modal_parts(network) if optimizer is None else []  # held-out rows move no batch statistics
+        self.judged = modal_parts(network) if optimizer is None else []  # held-out rows do not change batch statistics
 
     def loss(
         self,
@@ -58,10 +58,10 @@ class DynamicsLoss(LossCallback):
     ) -> LossResult:
         """Return the loss of rows [B], or of windows [B, T] for recurrent members.
 
-        valid: rows of windows [B, T] that are learned from.
+        valid: rows of windows to learn from, [B, T].
 
         Raises:
-            RequestError: recurrent members lack windows.
+            RequestError: recurrent members get rows without a state.
         """
         network = self.network
         past = None
@@ -69,10 +69,10 @@ class DynamicsLoss(LossCallback):
             if not has_state(observation):
                 raise RequestError(STATELESS)
             past, observation, next_observation = observation[STATE], present(observation), present(next_observation)
-        if untransformed and untransformed.keys() >= {*STORED}:  # of a memory whose adaptors serve another algorithm
+        if untransformed and untransformed.keys() >= {*STORED}:  # before adaptors of another algorithm
             observation, action, reward, terminated, next_observation = (untransformed[name] for name in STORED)
         elif network.several and untransformed and "reward" in untransformed:
-            reward = untransformed["reward"]  # before it was weighed
+            reward = untransformed["reward"]  # before their weighted sum
         state, after = network.numbers(observation), network.numbers(next_observation)
         inputs = network.inputs(state, network.coded.numbers(action))
         targets, end = network.targets(state, after, reward), terminated.to(state)
@@ -99,7 +99,7 @@ class DynamicsLoss(LossCallback):
             loss = loss + F.binary_cross_entropy_with_logits(outputs.end, end.expand_as(loss), reduction="none")
         if self.optimizer is None:
             share = torch.where(network.held_out.any(), RUNNING, 1.0)
-            relative = errors / errors.mean().clamp(min=STILL)  # else the large ones of the beginning decide for long
+            relative = errors / errors.mean().clamp(min=STILL)  # otherwise large early errors dominate for long
             updates["network.held_out"] = network.held_out.lerp(relative, share)
         loss = loss.sum(0)
         if network.bounds.requires_grad:
@@ -107,7 +107,7 @@ class DynamicsLoss(LossCallback):
         return loss, {"updates": updates}, {f"model/error_{self.name}": errors.mean().sqrt()}
 
     def _statistics(self, prefix: str, rows: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
-        """Return the mean and deviation of rows [B, K] as the network keeps them, with this batch among them."""
+        """Return the network's buffers of mean and deviation, updated by rows [B, K]."""
         network: Any = self.network
         shift, scale = getattr(network, f"{prefix}shift"), getattr(network, f"{prefix}scale")
         share = (1.0 / (network.seen + 1.0)).clamp(min=network.rate)
@@ -124,13 +124,13 @@ class DynamicsLoss(LossCallback):
 
 
 class LossProgressCheck(Callback):
-    """End a run with an error unless a loss falls.
+    """Stop a run with an error if a loss does not fall.
 
-    Its mean over a tenth of the updates is compared with that of four tenths before.
+    The mean loss of each tenth of the updates is compared with that four tenths before.
 
     Args:
-        loss: that is watched.
-        updates: of it, in all.
+        loss: to watch.
+        updates: number of its updates in the run.
 
     Raises:
         DataError: at the end of a tenth whose mean is not below that of four tenths before.
@@ -161,7 +161,7 @@ class LossProgressCheck(Callback):
 
 
 def _mean(values: Tensor, valid: Tensor | None, dim: int) -> Tensor:
-    """Return the mean over a dimension, of the valid ones."""
+    """Return the mean of valid numbers over a dimension."""
     return values.mean(dim) if valid is None else (values * valid).sum(dim) / valid.sum().clamp(min=1)
 
 

@@ -1,7 +1,7 @@
-"""Imagined episodes beside real ones (MBPO, Janner et al. 2019, arXiv 1906.08253, algorithm 2).
+"""Imagined episodes as training data (MBPO, Janner et al. 2019, arXiv 1906.08253, algorithm 2).
 
-From each of many stored observations the policy acts in the model for a few steps. These rows go into a table of their
-own, of which an algorithm that replays takes most of each batch. It does not know which rows are imagined.
+The policy acts in a model for a few steps, from many stored observations. The imagined rows have their own table, from
+which an off-policy algorithm takes most of each batch. It treats them as real rows.
 """
 
 from collections.abc import Callable
@@ -22,25 +22,25 @@ from rlrun.memory import Table
 from rlrun.nn.dynamics import WorldModel
 from rlrun.training.callback import Callback
 
-FAR = 4.0  # deviations from the mean of what was learned from, beyond which a number is outside of it
+FAR = 4.0  # deviations from the training mean, beyond which a number is outside of the data
 
 
 class Imagination(Callback):
     """Act in a model from stored observations, and store the imagined rows.
 
-    It begins once the model has learned from `after` batches. Episodes end where the model says so, and are truncated
-    after `length` steps. The table keeps the rows of the newest `keep` calls; where `length` grows, it grows.
+    It starts once the model has learned from `after` batches. Episodes end at predicted terminations, and are truncated
+    after `length` steps. The table keeps the rows of the newest `keep` calls, and grows with `length`.
 
     Args:
-        model: that is acted in.
+        model: to act in.
         agent: acts, exploring.
         table: for the imagined rows, with `grows`; it has as many envs as a batch of the data group has rows.
         spaces: of the environment.
         length: steps of an imagined episode, a number or a schedule over environment steps.
-        keep: calls whose rows the table keeps.
-        after: batches from which the model has learned before.
+        keep: number of calls whose rows the table keeps.
+        after: number of batches that the model learns from first.
         seed: of members, noise and terminations.
-        data_group: name of the batches whose observations episodes begin from.
+        data_group: name of the batches whose observations episodes start from.
 
     Raises:
         SpaceError: observations have an action mask.
@@ -94,7 +94,7 @@ class Imagination(Callback):
             truncated = ~terminated & (number == length)
             row: dict[str, Any] = {name: response[name] for name in self.outputs}
             row |= {"observation": at, "reward": reward, "terminated": terminated, "truncated": truncated}
-            with self.table.unobserved():  # adaptors learn from the rewards and observations of the environment
+            with self.table.unobserved():  # adaptors learn from real rewards and observations only
                 self.table.add(None if len(alive) == envs else alive, take_rows(row, alive))
             rewards.append(reward[alive])
             ended = alive[(terminated | truncated)[alive]]
@@ -105,7 +105,7 @@ class Imagination(Callback):
             at = after
             if not len(alive):
                 break
-        first = np.concatenate([paid.reshape(len(paid), -1)[:, 0] for paid in rewards])  # as returns are of the first
+        first = np.concatenate([paid.reshape(len(paid), -1)[:, 0] for paid in rewards])  # of several, as in returns
         metrics: dict[str, Any] = {"reward": float(first.mean()), "length": length}
         metrics["outside"] = (torch.cat(last).abs() > FAR).float().mean()
         self.store.put({f"imagination/{name}": value for name, value in metrics.items()})

@@ -1,13 +1,13 @@
-"""Planning: at each step, search the best sequence of actions that a model can imagine.
+"""Planning: at each step, search the sequence of actions with the largest return under a model.
 
-    J(a_0 … a_H-1) = mean over particles of Σ_t γ^t r(s_t, a_t),  s_t+1 by the model, no reward behind an end
+    J(a_0 … a_H-1) = mean over particles of Σ_t γ^t r(s_t, a_t),  s_t+1 by the model, no reward after a termination
 
 Random shooting takes the best of many random sequences. The cross-entropy method (Chua et al. 2018, arXiv 1805.12114,
-section 5) fits a normal to the best ones, again and again. MPPI (Williams et al. 2017, arXiv 1707.02342) weighs all of
-them by exp(J / λ). The last two begin with the plan of the step before, moved on by one action.
+section 5) repeatedly fits a normal to the best ones. MPPI (Williams et al. 2017, arXiv 1707.02342) averages all of
+them, weighted by exp(J / λ). The last two start from the plan of the step before, shifted by one action.
 
-A planner is a policy whose recurrent state is its plan, and what its model remembers. So both are kept row by row, as
-the states of policies are. Real observations and actions move the memory on; a plan is searched from there.
+A planner is a policy whose recurrent state is its plan and its model's state. So both are stored with each row, as the
+states of policies are. Real observations and actions update the model's state, from which plans are searched.
 """
 
 from abc import abstractmethod
@@ -28,37 +28,37 @@ from rlrun.ops.distributions import ROOT_HALF, normal_like
 PROPAGATIONS = ("ts_inf", "ts1", "mean")
 Bound = float | Sequence[float]
 State = dict[str, Tensor]
-NEAR = 0.9  # share of the way from the middle of the bounds to one of them
-DIVERGED = 1e15  # a size of returns from which a sequence counts as the worst of the others: its model has diverged
-TIED = 1e-5  # difference of two returns, relative to their size, up to which they count as equal
+NEAR = 0.9  # share of the way from the middle to a bound, beyond which an action is at the bound
+DIVERGED = 1e15  # size of returns at which a model has diverged; such a sequence counts as the worst of the others
+TIED = 1e-5  # relative difference up to which two returns count as equal
 
 
 class Planner(nn.Module):
-    """Act by planning with a model, in numbers of actions within bounds; a choice is the largest of its numbers.
+    """Act by planning with a model, over actions as bounded numbers; the largest number of a choice is taken.
 
-    Exploring plans draw new candidates and particles at each step. Others use the same ones, so they are functions of
-    observation and plan. Candidates share the noise of their particles, so that they differ by their actions alone. Its
-    mean over several particles is 0, so that plans do not count on it.
+    Exploration draws new candidates and particles at each step. Evaluation has fixed ones, so plans are functions of
+    observation and state. Candidates share the noise of their particles, so that they differ by their actions
+    alone. Its mean over several particles is 0, so that plans do not exploit it.
 
     Args:
         spaces: of the environment.
-        model: that is planned with.
-        horizon: H, actions of a plan.
-        population: sequences that are compared in each iteration.
+        model: to plan with.
+        horizon: H, number of actions of a plan.
+        population: number of sequences compared in each iteration.
         iterations: of the search.
-        particles: imagined futures of each sequence and member.
+        particles: number of imagined futures of each sequence and member.
         propagation: ts_inf: a particle stays with its member; ts1: at each step all particles change members, at
             random (arXiv 1805.12114, section 5); mean: like ts_inf, by the means of Gaussian members.
         low, high: bounds of actions, one number or one for each of the action's numbers.
         discount: γ.
-        cost: in place of rewards, a function of states [..., H + 1, D] and actions [..., H, A] that gives what a
-            sequence costs, [...].
+        cost: replaces rewards: a function of states [..., H + 1, D] and actions [..., H, A] that returns the costs of
+            sequences, [...].
         random: probability of a random action while exploring.
-        seed: of the candidates and particles that do not change.
+        seed: of the fixed candidates and particles.
 
     Raises:
         SpaceError: the action space has a Box without bounds.
-        ConfigError: a number is out of range, or particles with a memory are to change members.
+        ConfigError: a number is out of range, or a recurrent model has propagation ts1.
     """
 
     low: Tensor  # [A]
@@ -105,7 +105,7 @@ class Planner(nn.Module):
         self._borrowed = (model.dynamics,)  # in a tuple: its parameters are not the planner's
         self.several = model.dynamics.several
         if self.several:
-            model.dynamics.weights()  # refuses another number of them before anything is planned
+            model.dynamics.weights()  # raises early if their number is wrong
         self.newest: Tensor | None = None  # plans [B, H, A] of the newest step
         size = spaces.action.size
         for name, bound in {"low": low, "high": high}.items():
@@ -128,21 +128,21 @@ class Planner(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """Numbers of a plan."""
+        """The size of a plan."""
         return self.horizon * self.size
 
     @property
     def follows_actions(self) -> bool:
-        """Whether its state depends on the action that was taken."""
+        """Whether its state depends on the actions taken."""
         return self.model.remembers
 
     def initial_state(self, count: int) -> State:
-        """Return the state where episodes begin: `plan` [count, H · A], in the middle, and what the model remembers."""
+        """Return the state of new episodes: `plan` [count, H · A], in the middle of bounds, and the model's state."""
         plan = (0.5 * (self.low + self.high)).repeat(self.horizon).expand(count, -1).clone()
         return {"plan": plan, **self.model.initial_state(count)}
 
     def after(self, observation: Tree, state: State, action: Tree = None) -> State:
-        """Return plans moved on by one action, with the mean as the last one, and what the model remembers then."""
+        """Return plans shifted by one action, with their mean as the last one, and the model's state."""
         plan = self._plan(state["plan"])
         moved = torch.cat((plan[:, 1:], plan.mean(1, keepdim=True)), 1).flatten(1)
         return {"plan": moved, **self.model.after(observation, state, action)}
@@ -180,14 +180,14 @@ class Planner(nn.Module):
 
     @abstractmethod
     def search(self, state: Tensor, plan: Tensor, explore: bool, forbidden: Tensor | None = None) -> Tensor:
-        """Return the best plans [B, H, A] that are found from states [B, D], beginning with plans [B, H, A].
+        """Return the best plans [B, H, A] found from states [B, D], starting from plans [B, H, A].
 
-        state: of a model with a memory [E, B, D + S], of each member of the elite.
+        state: with a recurrent model [E, B, D + S], for each member of the elite.
         forbidden: numbers of choices [B, A] that the first action may not take.
         """
 
     def evaluator(self, state: Tensor, explore: bool) -> Callable[[Tensor], Tensor]:
-        """Return a function from sequences [B, P, H, A] to what they bring from states on average, [B, P]."""
+        """Return a function from sequences [B, P, H, A] to their mean returns from states, [B, P]."""
         model, predictor = self.model, self.model.dynamics.predictor()
         members, particles = self.futures.shape[1], self.particles
         futures = _balanced(normal_like(self.futures)) if explore else self.futures
@@ -219,14 +219,14 @@ class Planner(nn.Module):
                 path = path[..., : model.dynamics.size] if model.remembers else path
                 total = -self.cost(path, actions.transpose(1, 2).expand(*lead, -1, -1))
             brought = total.mean((0, 2)).reshape(sequences.shape[0], sequences.shape[1])
-            sound = brought.abs() < DIVERGED  # False of NaN, too
+            sound = brought.abs() < DIVERGED  # False for NaN, too
             worst = torch.where(sound, brought, DIVERGED).amin(1, keepdim=True)
             return torch.where(sound, brought, worst)
 
         return evaluate
 
     def within(self, sequences: Tensor, forbidden: Tensor | None = None) -> Tensor:
-        """Return the actions of any numbers [B, P, H, A], of which the first may not be forbidden [B, A]."""
+        """Return sequences [B, P, H, A] as actions within bounds; the first avoids forbidden choices [B, A]."""
         sequences = torch.clamp(sequences, self.low, self.high)
         if forbidden is not None:
             first = sequences[:, :, :1].masked_fill(forbidden[:, None, None], ILLEGAL)
@@ -241,7 +241,7 @@ class Planner(nn.Module):
 
 
 class RandomShooting(Planner):
-    """Take the first action of the best of many sequences, drawn evenly within the bounds."""
+    """Take the first action of the best of many sequences, drawn uniformly within the bounds."""
 
     def search(self, state: Tensor, plan: Tensor, explore: bool, forbidden: Tensor | None = None) -> Tensor:
         share = _even(self._normals(explore).flatten(0, 1))
@@ -256,7 +256,7 @@ class CEM(Planner):
 
     Args:
         spaces, model: as of `Planner`.
-        elite: the sequences that it is fitted to.
+        elite: number of best sequences that it is fitted to.
         tau: share of the new mean and variance.
         epsilon: the search of a plan stops once the variance of each number is at most this share of its first one.
         variance: the first; None = the square of half the distance between the bounds.
@@ -293,7 +293,7 @@ class CEM(Planner):
             sequences = self.within(mean.unsqueeze(1) + noise, forbidden)  # [B, P, H, A]
             value = evaluate(sequences)
             least = value.topk(self.elite, 1).values[:, -1:]
-            least = least - TIED * least.abs().clamp(min=1.0)  # all or none of those whose rounding errors differ
+            least = least - TIED * least.abs().clamp(min=1.0)  # include all that differ by rounding errors only
             among = (value >= least).to(value)[:, :, None, None]
             count = among.sum(1)
             fitted = (among * sequences).sum(1) / count
@@ -311,7 +311,7 @@ class MPPI(Planner):
         spaces, model: as of `Planner`.
         temperature: λ, relative to the deviation of J among the sequences.
         deviation: of the noise, relative to half the distance between the bounds.
-        smoothing: share of an action's noise that is that of the action before.
+        smoothing: correlation of an action's noise with that of the action before.
         options: of `Planner`.
     """
 
@@ -361,12 +361,12 @@ def _require_positive(**settings: float) -> None:
 
 
 def _even(normal: Tensor) -> Tensor:
-    """Return numbers spread evenly from 0 to 1, of standard normal ones."""
+    """Return uniform numbers in [0, 1] from standard normal ones."""
     return 0.5 * (1.0 + torch.erf(normal * ROOT_HALF))
 
 
 def _balanced(noise: Tensor) -> Tensor:
-    """Return noise [H, E, 1, particles, K] of mean 0 over members and particles, and of the same variance."""
+    """Return noise [H, E, 1, particles, K] with mean 0 over members and particles, and unchanged variance."""
     count = noise.shape[1] * noise.shape[3]
     return noise if count == 1 else (noise - noise.mean((1, 3), keepdim=True)) * (count / (count - 1.0)) ** 0.5
 

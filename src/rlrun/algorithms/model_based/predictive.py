@@ -1,12 +1,12 @@
-"""A latent of which later rewards, observations and other columns can be decoded, under the actions between.
+"""Latents from which later rewards, observations and other columns are decoded, given the actions between.
 
     z_0 = encoder(o_t),   h_0 = z_0 or a linear map of it
     z_k, h_k = dynamics(a_{t+k-1}, h_{k-1})                              k = 1 … R
     L = Σ_decoders w / (R + 1) Σ_k valid_k mean_i distance(decoder(z_k)_i, y_{t+k,i})
 
-The dynamics are recurrent over actions and see no later observation. y is any column; a position behind the end of the
-episode is not valid. With R = 0 the encoder and its decoders are an autoencoder. The latent stands in front of an
-algorithm, or a planner acts by the rewards that are decoded from imagined latents.
+The dynamics are recurrent over actions and read no later observation. y is any column; positions after the end of the
+episode are not valid. With R = 0 the encoder and its decoders are an autoencoder. An algorithm reads latents instead of
+observations, or a planner acts by the rewards decoded from imagined latents.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ from rlrun.training.metrics import Metric
 
 FLAGS = ("terminated", "truncated")
 RATE = 0.001  # least share of the newest batch in the statistics of targets
-STILL = 1e-10  # a variance up to which targets count as constant
+STILL = 1e-10  # targets up to this variance count as constant
 
 
 class FieldDecoder(nn.Module):
@@ -40,9 +40,9 @@ class FieldDecoder(nn.Module):
 
     Args:
         spaces: of the environment.
-        inputs: numbers of a latent.
+        inputs: size of a latent.
         field: the column, or a leaf of it, such as `observation.position`.
-        size: numbers of a column that is neither of the environment's; None = it is one of these.
+        size: numbers of a column that is not the environment's; None = it is the environment's.
         hidden, activation: of its layers, as `MLP` takes them.
         network: a recipe of a module of your own, [..., inputs] -> [..., outputs]; it gets `inputs` and `outputs`, if
             it takes these.
@@ -52,12 +52,12 @@ class FieldDecoder(nn.Module):
         each: metrics show each number of the column, too.
 
     Raises:
-        ConfigError: there is no such column, or an option has no meaning.
+        ConfigError: there is no such column, or an option is invalid.
     """
 
     shift: Tensor  # [outputs], like deviation: running statistics of the targets
     deviation: Tensor
-    seen: Tensor  # batches in them
+    seen: Tensor  # batches in these statistics
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class FieldDecoder(nn.Module):
         return target.reshape(*lead, -1).float()  # type: ignore[no-any-return]
 
     def statistics(self, target: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Return the statistics with the valid ones of targets [..., outputs] among them, by name."""
+        """Return the statistics, updated by the valid targets [..., outputs], by name."""
         share = (1.0 / (self.seen + 1.0)).clamp(min=RATE)
         counted = valid.unsqueeze(-1) / valid.sum().clamp(min=1.0)
         outer = tuple(range(valid.dim()))
@@ -118,34 +118,34 @@ class FieldDecoder(nn.Module):
 
 
 class Predictive(nn.Module):
-    """Latents of observations, and those after further actions, with decoders of what belongs to them.
+    """An encoder of observations to latents, dynamics of latents over actions, and decoders of columns.
 
-    It is a model to plan with, too: `rlrun.nn.WorldModel` calls it as it calls `rlrun.nn.Dynamics`. There a state is
-    what the dynamics remember; the first of several rewards is planned for.
+    Planners use it as they use `rlrun.nn.Dynamics`, by `rlrun.nn.WorldModel`. Their states are the recurrent states of
+    the dynamics; of several rewards the first is planned for.
 
     Args:
         spaces: of the environment.
         decoders: recipes of decoders by name, as of `FieldDecoder`; they get `spaces` and `inputs`.
-        steps: R, later steps that are predicted.
-        latent: numbers of a latent, Z.
+        steps: R, number of predicted steps.
+        latent: size of a latent, Z.
         hidden, activation, output_activation: of the encoder's layers, as `MLP` takes them.
         encoder: of observations below them, as `Encoded` takes it.
         network: a module of your own in place of encoder and layers, or a recipe of it; or `SharedFeatures`, the
             encoder of critics, whose size is that of latents.
-        dynamics: a recipe of a recurrent network over actions, as `rlrun.nn.recurrent.Core`, with `size` Z, a
-            `state_size`, `step` and calls of windows; it gets `inputs` and `size`, if it takes these. None = a GRU.
-        postprocessor: a function or module that makes the features which others see of latents; no gradient reaches
-            it. None = the latent itself.
+        dynamics: a recipe of a recurrent network over actions, such as `rlrun.nn.recurrent.Core`, with `size` Z,
+            `state_size`, `step` and a call for windows; it gets `inputs` and `size`, if it takes these. None = a GRU.
+        postprocessor: a function or module from latents to the features that algorithms read; no gradient reaches it.
+            None = features are latents.
 
     Raises:
-        ConfigError: there is no decoder, or a part has another size than it has to.
+        ConfigError: there is no decoder, or a part has the wrong size.
 
     Attributes:
         fields: the column of each decoder, by its name.
-        size: numbers of features.
+        size: number of features.
     """
 
-    elites, state_size, several = 1, 0, False  # nothing is remembered between real steps
+    elites, state_size, several = 1, 0, False  # no state is kept between real steps
 
     def __init__(
         self,
@@ -204,16 +204,16 @@ class Predictive(nn.Module):
 
     @property
     def rewards(self) -> bool:
-        """Whether steps can be planned by decoded rewards."""
+        """Whether it predicts rewards of later steps, as planners need."""
         return self.reward is not None and self.dynamics is not None
 
     def features(self, observation: Tree) -> Tensor:
-        """Return what others see of observations [..., …]: the latent, or what the postprocessor makes of it."""
+        """Return the features of observations [..., …]: latents, or the postprocessor's outputs."""
         latent: Tensor = self.encoder(observation)
         return latent if self.postprocessor is None else self.postprocessor(latent)
 
     def unroll(self, observation: Tree, action: Tree) -> Tensor:
-        """Return latents [..., R + 1, Z] of observations [..., …] and after the actions [..., R, …] that follow."""
+        """Return the latents [..., R + 1, Z] of observations [..., …], and after each of the actions [..., R, …]."""
         first: Tensor = self.encoder(observation)
         if not self.steps:
             return first.unsqueeze(-2)
@@ -223,12 +223,12 @@ class Predictive(nn.Module):
         return torch.cat((rows.unsqueeze(1), later), 1).reshape(*first.shape[:-1], self.steps + 1, self.latent)
 
     def numbers(self, observation: Tree) -> Tensor:
-        """Return the states [..., S] of the dynamics that observations [..., …] begin with."""
+        """Return the initial states [..., S] of the dynamics at observations [..., …]."""
         state: Tensor = self.begin(self.encoder(observation))
         return state
 
     def predictor(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Return what `step` predicts by."""
+        """Return the function by which `step` predicts."""
         step: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = self.dynamics.step
         return step
 
@@ -239,9 +239,9 @@ class Predictive(nn.Module):
         predictor: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
         noise: Tensor | None = None,
     ) -> Imagined:
-        """Return the states after states [..., S] and actions as numbers [..., A], and what is decoded there.
+        """Return the next states, rewards and terminations of states [..., S] and actions as numbers [..., A].
 
-        noise: not used; nothing is drawn.
+        noise: unused, as predictions are deterministic.
         """
         lead = state.shape[:-1]
         latent, after = predictor(action.reshape(-1, action.shape[-1]), state.reshape(-1, state.shape[-1]))
@@ -251,7 +251,7 @@ class Predictive(nn.Module):
 
 
 class PredictiveLoss(LossCallback):
-    """The distance of decoded columns from those of the next steps, as `rlrun.memory.Unrolled` finds these."""
+    """The distance of decoded columns from those of later steps, which `rlrun.memory.Unrolled` provides."""
 
     network: Predictive
 
@@ -285,7 +285,7 @@ class PredictiveLoss(LossCallback):
 
 
 def _explained(name: str, decoder: FieldDecoder, predicted: Tensor, target: Tensor, valid: Tensor) -> dict[str, Metric]:
-    """Return explained variances by names of metrics: of later steps, and without these of the first."""
+    """Return explained variances by name of metric, of later steps; with R = 0 of the first position."""
     later = slice(min(1, valid.shape[-1] - 1), None)
     predicted, target, valid = predicted[..., later, :], target[..., later, :], valid[..., later]
     place = f"predictive/explained_{name}"
@@ -297,13 +297,13 @@ def _explained(name: str, decoder: FieldDecoder, predicted: Tensor, target: Tens
 
 
 def _explained_variance(predicted: Tensor, target: Tensor) -> Tensor:
-    """Return 1 - Var(target - predicted) / Var(target), variances summed over numbers [B, N]; 0 of constants."""
+    """Return 1 - Var(target - predicted) / Var(target), variances summed over numbers [B, N]; 0 for constants."""
     error, spread = (value.var(0).sum() for value in (target - predicted, target))
     return torch.where(spread > STILL, 1.0 - error / spread.clamp(min=STILL), 0.0)
 
 
 def _space(spaces: Spaces, field: str) -> Space | None:
-    """Return the space of a column or of a part of it; None of other columns.
+    """Return the space of observations or actions, or of a part of them; None for other columns.
 
     Raises:
         ConfigError: the environment's column has no such part.

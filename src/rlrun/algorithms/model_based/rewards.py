@@ -1,8 +1,8 @@
-"""Rewards as a network of their own, learned from stored steps beside a model.
+"""A model of rewards, learned from stored steps by a network of its own.
 
     L = ½ (r - r̂(s, a, s'))²
 
-It reads all numbers of a step side by side. Several rewards of a step are learned as their weighed sum.
+It reads s, a and s' as one row of numbers. Several rewards of a step are learned as their weighted sum.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ STORED = ("observation", "action", "reward", "next_observation")
 
 
 class RewardModel(nn.Module):
-    """r̂(s, a, s') [...] of trees of tensors with any leading dimensions [..., …].
+    """The predicted reward r̂(s, a, s') [...], from trees of tensors [..., …].
 
     Args:
         spaces: of the environment.
@@ -41,7 +41,7 @@ class RewardModel(nn.Module):
 
 
 class RewardLoss(LossCallback):
-    """Half the square of what predicted rewards of stored steps are off."""
+    """Half the squared error of predicted rewards."""
 
     network: RewardModel
 
@@ -53,8 +53,8 @@ class RewardLoss(LossCallback):
         next_observation: Tree,
         untransformed: Batch | None = None,
     ) -> LossResult:
-        if untransformed and untransformed.keys() >= {*STORED}:  # of a memory whose adaptors serve another algorithm
+        if untransformed and untransformed.keys() >= {*STORED}:  # before adaptors of another algorithm
             observation, action, reward, next_observation = (untransformed[name] for name in STORED)
-        seen, after = present(observation), present(next_observation)  # of windows for recurrent dynamics
+        seen, after = present(observation), present(next_observation)  # without the states of recurrent dynamics
         error = (reward - self.network(seen, action, after)).square()
         return 0.5 * error, {}, {f"model/error_{self.name}": error.mean().sqrt()}
