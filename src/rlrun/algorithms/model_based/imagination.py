@@ -105,7 +105,7 @@ class Imagination(Callback):
             at = after
             if not len(alive):
                 break
-        first = np.concatenate([paid.reshape(len(paid), -1)[:, 0] for paid in rewards])  # of several, as in returns
+        first = np.concatenate([paid.reshape(len(paid), -1)[:, 0] for paid in rewards])  # the first of several rewards
         metrics: dict[str, Any] = {"reward": float(first.mean()), "length": length}
         metrics["outside"] = (torch.cat(last).abs() > FAR).float().mean()
         self.store.put({f"imagination/{name}": value for name, value in metrics.items()})

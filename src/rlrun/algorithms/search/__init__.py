@@ -1,4 +1,4 @@
-"""Tree search over a model, given or learned, and games that are played by it."""
+"""Tree search with a given or learned model, and algorithms that learn from it."""
 
 from rlrun.algorithms.search.agent import SearchAgent, SearchModel, search_of
 from rlrun.algorithms.search.candidates import (

@@ -1,7 +1,7 @@
-"""An agent that searches: trees over a model say how to act, and what policy and value learn.
+"""An agent that acts by tree search, and stores the results of its searches as targets of policy and value.
 
 root:    the model's node of each observation
-act:     a drawn from policy ^ (1 / temperature); in evaluations the best one, by a search without noise
+act:     a ~ policy ^ (1 / temperature); in evaluations the best action, by a search without noise
 learn:   the search's policy, and the mean of all returns at the root
 """
 
@@ -31,13 +31,13 @@ POLICY, VALUE, CANDIDATES = "search_policy", "search_value", "search_candidates"
 
 
 class SearchModel(ABC):
-    """A model that is searched from observations.
+    """A model for searches that start from observations.
 
     Attributes:
-        preprocess: functions of observations, trees of tensors, that come before its networks; its agent sets them.
+        preprocess: functions of observations, trees of tensors, applied before its networks; its agent sets them.
         device: of its networks, likewise.
         candidates: actions of each node, whose rows [n, K, W] are the part "candidates" of states; None = nodes have
-            all actions of one choice.
+            all actions of a single choice.
     """
 
     preprocess: tuple[Any, ...] = ()
@@ -48,7 +48,7 @@ class SearchModel(ABC):
     def root(self, observation: Tree, rng: np.random.Generator | None = None) -> Node:
         """Return the nodes of observations [N, …], trees of arrays; logits of forbidden actions are -inf.
 
-        rng: of what the model draws; None: the same draws each time.
+        rng: of the model's draws; None = the same draws each time.
         """
 
     @abstractmethod
@@ -56,11 +56,11 @@ class SearchModel(ABC):
         """Return the nodes that follow actions [n] in states [n, …]."""
 
     def text(self, state: Tree, row: int) -> str:
-        """Return one of the states [n, …] for a person; "" where they say nothing to one."""
+        """Return a text that shows one of the states [n, …]; "" if there is none."""
         return ""
 
     def action(self, state: Tree, row: int, number: int) -> str:
-        """Return an action of one of the states for a person: numbers from -1 to 1, then choices; or its number."""
+        """Return a text that shows an action: a candidate's numbers from -1 to 1, then choices; or its index."""
         if self.candidates is None:
             return f"{number}"
         values, numbers = state["candidates"][row, number], self.candidates.codec.continuous
@@ -68,25 +68,25 @@ class SearchModel(ABC):
 
 
 class SearchAgent(Seeded, PolicyAgent):
-    """Act by a search from each observation. The policy alone acts in exported files.
+    """Act by a tree search from each observation. Exported files act by the policy alone.
 
-    Responses have `search_policy` [N, A] and `search_value` [N], too, for the memory; and `search_candidates`
-    [N, A, W], rows of the actions, if the model has candidates.
+    Responses also have `search_policy` [N, A] and `search_value` [N] for the memory, and `search_candidates` [N, A, W],
+    rows of the actions, if the model has candidates.
 
     Args:
-        policy: the network whose policy and value the model has.
-        model: that is searched.
-        search: how trees grow, and what is read of them.
-        spaces: of the environment; actions are one choice, unless the model has candidates.
-        temperature: of actions while exploring: a number, or a schedule over the moves of the episode that were
-            searched so far, such as `rlrun.core.schedules.Step`; an `OverBudget` looks at the budget in their place.
+        policy: the network; the model uses its policy and value.
+        model: to search.
+        search: how trees grow, and which policies are read from them.
+        spaces: of the environment; actions are a single choice, unless the model has candidates.
+        temperature: of actions while exploring: a number, or a schedule over the moves searched so far in the episode,
+            such as `rlrun.core.schedules.Step`; an `OverBudget` depends on the budget instead.
         sampler: draws actions while exploring; None = `Draw`.
         seed: of the noise at the root and of actions.
         device: of the policy.
         preprocess: functions of observations that the memory applies, too: one, or several by name.
 
     Raises:
-        SpaceError: an action is not one choice, and the model has no candidates.
+        SpaceError: actions are not a single choice, and the model has no candidates.
         ConfigError: the temperature is negative.
     """
 
@@ -128,7 +128,7 @@ class SearchAgent(Seeded, PolicyAgent):
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Of the newest step: entropy of the policy in nats, how far the search moved the value, and its size."""
+        """Of the newest step: the search policy's entropy in nats, the search's change of the value, and its size."""
         return self._metrics
 
     @property
@@ -144,7 +144,7 @@ class SearchAgent(Seeded, PolicyAgent):
 
     def grow(self, observation: Tree, rng: np.random.Generator | None = None) -> SearchTrees:
         """Return the trees of searches from observations [N, …]; with a generator they explore, as in training."""
-        self.model.device = self.device  # an agent that was sent to a worker is on its CPU
+        self.model.device = self.device  # the agent may have moved to a worker's CPU
         with NoGrad(), self.acting():
             return self.search.grow(self.model, self.model.root(observation, rng), rng)
 
@@ -169,14 +169,14 @@ class SearchAgent(Seeded, PolicyAgent):
         return response if state is None else {**response, "state": self.after(observation, state)}
 
     def _temperature(self, state: Tree | None) -> float | Array:
-        """Return the temperature, one or [N]."""
+        """Return the temperature, one number or [N]."""
         if not callable(self.temperature):
             return self.temperature
         moves = np.zeros(1, np.int64) if state is None else state["moves"]
         return np.array([self.temperature(move) for move in moves.tolist()])
 
     def initial_state(self, count: int) -> Tree | None:
-        """Return moves so far [count] if the temperature depends on them, what the sampler remembers, or else None."""
+        """Return the moves so far [count], if the temperature depends on them, and the sampler's memory; or None."""
         memory = self.sampler.initial(count, self.candidates.actions)
         moves = {"moves": np.zeros(count, np.int64)} if self.counts else {}
         return {**moves, **({} if memory is None else {"drawn": memory})} or None
@@ -196,9 +196,9 @@ class SearchAgent(Seeded, PolicyAgent):
 
 
 class RandomSearches(RandomAgent):
-    """Act at random, with what a search finds that knows nothing: all actions are alike, and the value is 0.
+    """Act at random, and return uninformed results of a search: equal probabilities of all actions, and value 0.
 
-    Where actions are drawn from a policy, such a search teaches it nothing: candidates and probabilities are 0.
+    With candidates, both they and their probabilities are 0, so that the policy learns nothing from them.
     """
 
     outputs: tuple[str, ...]
@@ -237,10 +237,10 @@ def search_of(
     c_scale: float = 0.1,
     **options: Any,
 ) -> Search:
-    """Return Gumbel MuZero's search, or else MuZero's.
+    """Return Gumbel MuZero's search, or MuZero's.
 
     Args:
-        gumbel: which of them.
+        gumbel: return Gumbel MuZero's.
         noise: at the root; None: 1 with `gumbel`, otherwise 0.25.
         unexpanded: of `Puct`; None: 0.5.
         simulations, depth, parallel: of both.
@@ -253,7 +253,7 @@ def search_of(
     size: dict[str, Any] = {"simulations": simulations, "depth": depth, "parallel": parallel}
     at_root: dict[str, Any] = {"considered": considered, "c_visit": c_visit, "c_scale": c_scale}
     scores: dict[str, Any] = {"unexpanded": 0.5 if unexpanded is None else unexpanded, **options}
-    Gumbel(**at_root)  # refuses what is wrong there, though `Puct` reads none of it; presets may set it
+    Gumbel(**at_root)  # checks these also for `Puct`, as presets may set them
     if not gumbel:
         return Puct(**size, **scores, noise=0.25 if noise is None else noise)
     Puct(**scores)
@@ -262,7 +262,7 @@ def search_of(
 
 
 def _require_unset(options: dict[str, Any]) -> None:
-    """Refuse what `Gumbel` does not read, with a ConfigError; bounds are those of the game."""
+    """Raise a ConfigError for options that `Gumbel` does not read, except bounds, which are the game's."""
     defaults = {field.name: field.default for field in fields(Puct)} | {"regularized": []}
     for name, value in options.items():
         own = [*value] if name == "regularized" else value

@@ -1,8 +1,8 @@
-"""AlphaZero (Silver et al. 2018, doi 10.1126/science.aar6404): learn a game by searching it, over its rules.
+"""AlphaZero (Silver et al. 2018, doi 10.1126/science.aar6404): learn a game from tree searches with its rules.
 
-    (p, v) = f(s)                         of who moves; v from -1 to 1
+    (p, v) = f(s)                         for the player to move; v from -1 to 1
     π      = the visits of a search by f, from s
-    z_t    = Σ_k γ^k σ_k r_t+k            σ_k: 1 where the player of t moves, -1 where the other one does
+    z_t    = Σ_k γ^k σ_k r_t+k            σ_k: 1 if the player of step t moves at t+k, otherwise -1
     L      = (z - v)² - Σ_a π(a) log p(a) + c |θ|²
 
 z is known once the game is over; until then the first term is left out.
@@ -30,17 +30,17 @@ from rlrun.nn import ActorCritic
 
 
 class Judging(Protocol):
-    """A network that judges positions."""
+    """A network that returns policy and value of positions."""
 
     def judge(self, observation: Tree) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities of moves [B, A] and the value for who moves [B]."""
+        """Return log-probabilities of moves [B, A] and the value for the player to move [B]."""
 
     def act(self, observation: Tree, explore: bool) -> Tree:
         """Return moves [B] without a search."""
 
 
 class PolicyValue(ActorCritic):
-    """p and v on the same layers; v lies between -1 and 1.
+    """A network of p and v on shared layers; v lies between -1 and 1.
 
     Args:
         spaces: of the environment.
@@ -51,7 +51,7 @@ class PolicyValue(ActorCritic):
         super().__init__(spaces, shared=True, **options)
 
     def judge(self, observation: Tree) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities of moves [B, A] and the value for who moves [B]."""
+        """Return log-probabilities of moves [B, A] and the value for the player to move [B]."""
         features = part_of(self, "trunk")(observation)
         choices = part_of(self, "head")(features, observation).choices
         return choices, self._laid_out(part_of(self, "value_head")(features))
@@ -61,11 +61,11 @@ class PolicyValue(ActorCritic):
 
 
 class JudgedGame(SearchModel):
-    """The rules of a game, searched from the position in observations; a network judges positions.
+    """A model for searches by the rules of a game, from the positions in observations.
 
     Args:
         rules: of the game.
-        network: the judge.
+        network: returns policy and value of positions.
         discount: γ of a move.
     """
 
@@ -91,9 +91,9 @@ class JudgedGame(SearchModel):
 
 
 class Outcome:
-    """Adds `outcome`: z of each row [B], and `decided` [B]: whether the game is over, so that z is known.
+    """Adds `outcome`, z of each row [B], and `decided` [B], whether the game is over, so that z is known.
 
-    A game that was cut short is not decided.
+    Truncated games are not decided.
 
     Args:
         rules: of the game.
@@ -127,7 +127,7 @@ class Outcome:
 
 
 class AlphaZeroLoss(LossCallback):
-    """(z - v)² - Σ_a π(a) log p(a) + c |θ|².
+    """The loss of policy and value: (z - v)² - Σ_a π(a) log p(a) + c |θ|².
 
     Args:
         network: p and v.

@@ -1,14 +1,14 @@
-"""Candidate actions: a search over K of many actions, or of infinitely many, that the policy has proposed.
+"""Candidate actions: a search over K actions that the policy proposes, of many or infinitely many.
 
     a₁ … a_K ~ β = π^(1/τ),      prior of the search: π β̂ / β,      β̂(a) = share of a among the K
 
 (Sampled MuZero, Hubert et al. 2021, arXiv 2104.06303, section 5.) With τ = 1 that prior is β̂. A search over candidates
-is one with K actions. The state of a model carries them, and its nodes have their logits. The policy learns the
+has K actions in each node. The model's states contain them, and its nodes have their logits. The policy learns the
 search's probabilities of the root's candidates: -Σ_k p_k log π(a_k).
 
 An action is a row of its numbers and choices, as `ActionCodec.rows` returns it. Draws are a function of the node's
-seed, so no tree depends on others. Evaluations look at the same quantiles of every root's policy, in a Latin hypercube:
-K of each dimension, symmetric around its median.
+seed, so trees do not depend on each other. Evaluations use the same quantiles of every root's policy, in a Latin
+hypercube: K of each dimension, symmetric around its median.
 """
 
 from functools import partial
@@ -23,26 +23,26 @@ from rlrun.core.typing import Array
 from rlrun.env.simulator import mixed, uniform
 from rlrun.nn.actions import ActionCodec, ActionHead, Heads, forbidden
 
-COUNT = 16  # candidates of actions that are more than one choice: as many as Gumbel's first round considers
+COUNT = 16  # default for actions of more than one choice; as many as Gumbel's first round considers
 
 
 class Candidates:
-    """Which actions a search considers in each node: all of one choice, or some that the policy proposes.
+    """The actions of each node of a search: all of a single choice, or candidates that the policy proposes.
 
     Args:
         codec: of actions.
-        count: K, the actions of a node; None = all of one choice, 16 otherwise.
-        likeliest: of one choice, the K likeliest actions in place of draws.
+        count: K, the number of candidates; None = all actions of a single choice, otherwise 16.
+        likeliest: of a single choice, the K likeliest actions in place of draws.
         temperature: τ of draws; above 1 they spread further than the policy.
 
     Attributes:
-        drawn: whether a node has candidates; otherwise it has all actions of one choice.
-        actions: of a node, A: K, or all.
+        drawn: whether a node has candidates; otherwise it has all actions of a single choice.
+        actions: number of a node's actions, A: K, or all.
         width: numbers of a row, W.
         shape: of a node's candidates as rows, [K, W]; 0 if it has none.
 
     Raises:
-        ConfigError: a number is out of range, or an option is of no use here.
+        ConfigError: a number is out of range, or an option has no effect here.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Candidates:
         """Return the candidates of n policies as rows [n, K, W], and the logits of their prior [n, K].
 
         heads: of the policies, tensors [n, …].
-        seeds: of draws [n] uint64; None: quantiles take the place of draws.
+        seeds: of draws [n] uint64; None = quantiles in place of draws.
         """
         if self.likeliest:
             rows, logits = likeliest_candidates(head, heads, self.actions)
@@ -85,7 +85,7 @@ class Candidates:
 
 
 def is_single(codec: ActionCodec) -> bool:
-    """Return whether actions are one choice."""
+    """Return True if actions are a single choice."""
     return not codec.continuous and len(codec.branches) == 1
 
 
@@ -97,12 +97,12 @@ def drawn_candidates(
 
     heads: of the policies, tensors [n, …].
     count: K.
-    seeds: [n] uint64; the draws of a policy are a function of its seed. None: the same quantiles of all policies.
+    seeds: [n] uint64; the draws of a policy are a function of its seed. None = the same quantiles of all policies.
     temperature: τ of the proposals; above 1 they spread further than the policy.
 
     Returns:
-        The actions as rows [n, K, W], and the logits of their prior [n, K]. Where all actions are choices, the same
-        action twice is one candidate of twice the share, and the second one is not allowed: -inf.
+        The actions as rows [n, K, W], and the logits of their prior [n, K]. A discrete action drawn twice is one
+        candidate with twice the share, and the logit of its second copy is -inf.
     """
     policy = repeated(heads, count)
     proposal = policy if temperature == 1.0 else repeated(_flattened(head, heads, temperature), count)
@@ -128,7 +128,7 @@ def drawn_candidates(
 
 @torch.no_grad()
 def likeliest_candidates(head: ActionHead, heads: Heads, count: int) -> tuple[Tensor, Tensor]:
-    """Return the K likeliest actions of each of n policies over one choice.
+    """Return the K likeliest actions of each of n policies over a single choice.
 
     heads: of the policies, tensors [n, …].
     count: K, at most the number of actions.
@@ -142,7 +142,7 @@ def likeliest_candidates(head: ActionHead, heads: Heads, count: int) -> tuple[Te
 
 
 def chosen_candidates(candidates: Array, action: Array) -> Array:
-    """Return the rows [n, W] of candidates [n, K, W] with the numbers [n]."""
+    """Return the rows [n, W] of candidates [n, K, W] at indices [n]."""
     rows: Array = candidates[np.arange(len(action)), action]
     return rows
 
@@ -156,20 +156,20 @@ def repeated(heads: Heads, count: int) -> Heads:
 
 
 def _quantiles(part: int, like: Tensor) -> Tensor:
-    """Return K numbers from 0 to 1 at equal distances, in another order of each dimension, like a tensor [n, K, W]."""
+    """Return K equally spaced numbers from 0 to 1, in a random order for each dimension, like a tensor [n, K, W]."""
     rng = np.random.default_rng(part)
     orders = np.stack([rng.permutation(like.shape[-2]) for _ in range(like.shape[-1])], 1)
     return torch.from_numpy((orders + 0.5) / len(orders)).expand(like.shape)
 
 
 def _uniform(seeds: Array, part: int, like: Tensor) -> Tensor:
-    """Return random numbers between 0 and 1 in the shape of a tensor [n, …], of a part of the actions."""
+    """Return random numbers between 0 and 1 in the shape of a tensor [n, …], by seeds [n] and the part of actions."""
     draws = uniform(mixed(seeds, part)[:, None], np.arange(like[0].numel()))
     return torch.from_numpy(np.maximum(draws, 2.0**-54)).reshape(like.shape)
 
 
 def _flattened(head: ActionHead, heads: Heads, temperature: float) -> Heads:
-    """Return the policy to the power of 1 / τ: choices, and the normal below a squashed number."""
+    """Return the policy to the power of 1 / τ: of choices, and of the normals before squashing."""
     choices = None if heads.choices is None else head.codec.log_softmax(heads.choices / temperature)
     log_std = None if heads.log_std is None else heads.log_std + 0.5 * torch.tensor(temperature).log()
     return Heads(heads.mean, log_std, choices)

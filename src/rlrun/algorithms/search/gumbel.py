@@ -1,13 +1,13 @@
 """Gumbel MuZero's search (Danihelka et al. 2022, https://openreview.net/forum?id=bERaNdoegnO).
 
-    root:      argmax over actions of a round of sequential halving of   g(a) + log P(a) + σ(q̂(a)),  g ~ Gumbel(0)
+    root:      argmax g(a) + log P(a) + σ(q̂(a)) over the actions of a round of sequential halving,  g ~ Gumbel(0)
     below:     argmax  π'(a) - N(a) / (1 + Σ_b N(b))
     policy:    π' = softmax(log P + σ(q̂))
     σ(q̂) = (c_visit + max_b N(b)) c_scale q̂
 
-q̂ is Q of actions that were taken. The others have the mixed value (v + Σ N · Σ P Q / Σ P) / (1 + Σ N) there, sums of P
-over actions that were taken (appendix D). All of them are brought to [0, 1] by the least and the largest of the node.
-With few simulations the policy still improves, as actions are drawn without replacement.
+q̂ is Q of visited actions, and the mixed value (v + Σ N · Σ P Q / Σ P) / (1 + Σ N) of the others, with sums of P over
+visited actions (appendix D). The q̂ of a node are scaled to [0, 1] by their minimum and maximum. With few simulations
+the policy still improves, as actions are drawn without replacement.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from rlrun.algorithms.search.tree import Model, Node, Search, SearchTrees, in_tu
 from rlrun.core.errors import require_number, require_whole
 from rlrun.core.typing import Array
 
-LEAST = -1e9  # of the scores of actions that are allowed
+LEAST = -1e9  # lower limit of the scores of allowed actions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,15 +26,15 @@ class Gumbel(Search):
     """Gumbel MuZero's search.
 
     Args:
-        simulations: of a search.
-        considered: actions that the first round of sequential halving compares, at most.
+        simulations: number of simulations of a search.
+        considered: largest number of actions in the first round of sequential halving.
         c_visit, c_scale: of σ.
         noise: factor of g.
-        depth: actions from the root to a node, at most.
-        parallel: simulations at a time, which the model gets at once; the same node may be the end of several.
+        depth: largest number of actions from the root to a node.
+        parallel: simulations at a time, by one call of the model; several may end at the same node.
 
     Raises:
-        ConfigError: a number is out of range, or `simulations` is no multiple of `parallel`.
+        ConfigError: a number is out of range, or `simulations` is not a multiple of `parallel`.
     """
 
     simulations: int = 50
@@ -82,19 +82,19 @@ class Gumbel(Search):
         return softmax(self._scores(trees, trees.roots)[0])
 
     def acting(self, trees: SearchTrees, temperature: float | Array = 1.0) -> Array:
-        """Return 1 for the best of the most visited actions, else 0 [N, A]; its noise explores, so no temperature."""
+        """Return 1 for the best of the most visited actions, else 0 [N, A]; g explores, so temperature is unused."""
         scores, visits = self._scores(trees, trees.roots)
         best = np.where(visits == visits.max(1, keepdims=True), self._noisy(trees, scores), -np.inf).argmax(1)
         chosen: Array = (np.arange(visits.shape[1]) == best[:, None]) & (visits > 0)
         return chosen.astype(np.float64)
 
     def _noisy(self, trees: SearchTrees, scores: Array) -> Array:
-        """Return g + log P + σ(q̂) of the actions at roots [N, A], of scores [n, A] that begin with those of roots."""
+        """Return g + log P + σ(q̂) of the actions at roots [N, A], from scores [n, A] that begin with the roots'."""
         scores = scores[: len(trees.roots)]
         return np.where(scores > -np.inf, np.maximum(trees.gumbel + scores, LEAST), -np.inf)
 
     def _scores(self, trees: SearchTrees, at: Array) -> tuple[Array, Array]:
-        """Return log P + σ(q̂) and the visits of each action, both [n, A]; -inf for those that are not allowed."""
+        """Return log P + σ(q̂) and the visits of each action, both [n, A]; -inf for forbidden actions."""
         prior, q, visits = trees.edges(at)
         taken, total = visits > 0, visits.sum(1)
         known = np.where(taken, np.maximum(prior, np.finfo(np.float64).tiny), 0.0)
@@ -108,10 +108,10 @@ class Gumbel(Search):
 
 
 def halving(actions: int, simulations: int) -> list[int]:
-    """Return for each simulation how many visits the action that it takes has, by sequential halving.
+    """Return, for each simulation, how many visits its action already has, by sequential halving.
 
-    All actions get as many visits in a round, and the better half of them goes on. About as many simulations fall to
-    each of the log2(actions) rounds. The last two go on until the simulations end.
+    All actions of a round get equally many visits, and the better half goes on to the next round. Each of the
+    log2(actions) rounds has about equally many simulations. The last two actions go on to the end.
     """
     order: list[int] = []
     visits, rounds, left = [0] * actions, max(1, (actions - 1).bit_length()), actions

@@ -1,4 +1,4 @@
-"""Learned networks as the model of a search."""
+"""MuZero's networks as the model of a search."""
 
 import numpy as np
 import torch
@@ -17,18 +17,18 @@ from rlrun.nn.muzero import MuZeroNetwork
 
 
 class LearnedModel(SearchModel):
-    """What MuZero's networks say of observations and of the actions that follow, in arrays.
+    """A model for searches: MuZero's predictions for observations and the actions after them, as arrays.
 
     A state is an array of latents [n, Z], or a dict: {"latent"; "candidates" [n, K, W] and "seed" [n] of searches over
     candidates; "sum" and "step" [n] of rewards that are predicted as sums}.
 
     Args:
-        network: that predicts.
-        candidates: actions of a node; None = all of one choice.
+        network: predicts.
+        candidates: actions of a node; None = all of a single choice.
         discount: γ of a step.
-        players: 2 = two take turns, each with minus the rewards of the other.
-        end_logit: a predicted end counts from this logit on.
-        period: rewards are predicted as sums that begin again after so many steps; 0 = never; None = one by one.
+        players: 2 = two players take turns in a zero-sum game.
+        end_logit: an episode ends where the predicted logit of its end is above this.
+        period: rewards are predicted as running sums, reset after so many steps; 0 = never; None = one by one.
         device: of the network.
     """
 
@@ -62,9 +62,9 @@ class LearnedModel(SearchModel):
         return self.node(prepared(to_tensors(observation, self.device), self.preprocess), rng)
 
     def node(self, observation: Tree, rng: np.random.Generator | None = None) -> Node:
-        """Return the nodes of observations [N, …], trees of tensors, as networks read them.
+        """Return the nodes of preprocessed observations [N, …], trees of tensors.
 
-        rng: draws the seeds of candidates; None = roots have balanced candidates, and all seeds are 0.
+        rng: draws the seeds of candidates; None = candidates of roots are quantiles, and all seeds are 0.
         """
         codec = self.network.codec
         with NoGrad():
@@ -77,13 +77,13 @@ class LearnedModel(SearchModel):
             else:
                 seeds = None if rng is None else rng.integers(1 << 63, size=count, dtype=np.uint64)
                 node = self._node(latent, seeds, observation)
-        node = node._replace(discount=np.full(count, self.factor))  # a root is not over, even where that is predicted
+        node = node._replace(discount=np.full(count, self.factor))  # a root has not ended, even if that is predicted
         if self.period is None:
             return node
         return node._replace(state=_with(node.state, sum=np.zeros(count), step=np.zeros(count, np.int64)))
 
     def __call__(self, state: Tree, action: Array) -> Node:
-        """Return the nodes that follow actions [n], numbers of candidates if there are any, in states [n, …]."""
+        """Return the nodes that follow actions [n], or candidates at these indices, in states [n, …]."""
         latent = torch.from_numpy(state["latent"] if isinstance(state, dict) else state).to(self.device)
         with NoGrad():
             if self.candidates is None:
@@ -108,7 +108,7 @@ class LearnedModel(SearchModel):
         if predicted.ended is not None:
             over = to_arrays(predicted.ended) > self.end_logit
             discount[over] = 0.0
-            if predicted.reward is None:  # the value of an end is the last reward, for who moves there
+            if predicted.reward is None:  # the value of an end is the last reward, for the player to move
                 paid[over] = np.sign(self.factor) * value[over]
         if self.candidates is None:
             return Node(to_arrays(latent), to_arrays(predicted.policy), value, paid, discount)

@@ -1,19 +1,19 @@
-"""MuZero (Schrittwieser et al. 2020, arXiv 1911.08265): search by a learned model, and learn what the search found.
+"""MuZero (Schrittwieser et al. 2020, arXiv 1911.08265): tree search by a learned model, which learns from its results.
 
 For a stored step t and its actions a_t … a_t+R-1, latents s_0 = h(o_t), s_k = g(s_k-1, a_t+k-1) predict at each k
 
-    value    z_t+k = Σ_j≤n γ^(j-1) r_t+k+j + γ^n v_t+k+n     n rewards, and the value of a search then
-    policy   π_t+k of that search, over all actions or its candidates (`rlrun.algorithms.search.candidates`)
+    value    z_t+k = Σ_j≤n γ^(j-1) r_t+k+j + γ^n v_t+k+n     n rewards, then the value of a search
+    policy   π_t+k of a search, over all actions or its candidates (`rlrun.algorithms.search.candidates`)
     reward   r_t+k of the action that led there
     end      whether the episode ended there
 
     L = Σ_k w_k Σ_i c_i l_i(k),   w_0 = 1, w_k = 1/R
 
-The gradient of each latent that g returns is halved, that of its predictions, too (appendix G halves it before g, so
-all of g has half the gradient here). With a consistency loss, latents predict those of the observations
-that came (EfficientZero, Ye et al. 2021, arXiv 2111.00210). Reanalysis searches stored positions again, by a target
-network (Schrittwieser et al. 2021, arXiv 2104.06294). A step that ended an episode has discount 0, and behind it all
-rewards and values are 0.
+The gradient of each latent returned by g is halved, also that of its predictions (appendix G halves it before g, so
+here g has half the paper's gradient). With a consistency loss, latents predict those of later observations
+(EfficientZero, Ye et al. 2021, arXiv 2111.00210). Reanalysis searches stored positions again, by a target network
+(Schrittwieser et al. 2021, arXiv 2104.06294). A step that ended an episode has discount 0, and all rewards and values
+after it are 0.
 """
 
 import math
@@ -41,14 +41,14 @@ CONSISTENCIES = ("cosine", "squares")
 
 
 class Targets(NamedTuple):
-    """What latents learn to predict, at R + 1 positions.
+    """The targets of predictions at R + 1 positions.
 
     value, reward: [..., R + 1].
-    policy: [..., R + 1, A]; zeros where nothing was searched.
-    candidates: whose probabilities these are, as rows [..., R + 1, A, W]; None = they are those of all actions.
+    policy: [..., R + 1, A]; zeros where there was no search.
+    candidates: the actions of these probabilities, as rows [..., R + 1, A, W]; None = all actions.
     ended: whether the episode ended at or before a position [..., R + 1].
-    beyond: whether a position is behind the last one that is known [..., R + 1].
-    partial: whether the episode goes on behind the last of these positions that is known [...].
+    beyond: whether a position is after the last known one [..., R + 1].
+    partial: whether the episode continues after the last known one of these positions [...].
     """
 
     value: Tensor
@@ -72,17 +72,17 @@ def targets(
     turns: bool = False,
     candidates: Tensor | None = None,
 ) -> Targets:
-    """Return the targets of R + 1 positions from what is known of L ≥ R + 1 of them.
+    """Return the targets of R + 1 positions from L ≥ R + 1 stored ones.
 
-    reward: [..., L] of the step that led to each position, for who took it.
-    discount: [..., L] of a position's value for who took that step; 0 where it ended the episode.
+    reward: [..., L] of the step that led to each position, for the player who took it.
+    discount: [..., L] of a position's value for the player who took that step; 0 where it ended the episode.
     value: [..., L] of searches.
     policy: [..., R + 1, A] of searches.
-    end: [...] the last position that is known, whose numbers are repeated behind it.
-    td_steps: rewards of a return, one number or one for each row [...]; -1 = all up to `end`. The value at an `end`
-        where the episode goes on is then the value of its search, discounted once.
+    end: [...] the last known position; entries after it repeat its own.
+    td_steps: number of rewards of a return, for all or for each row [...]; -1 = all up to `end`. The value at an `end`
+        where the episode continues is then the value of its search, discounted once.
     rewards: rewards are predicted; otherwise the value at the end of an episode is the last reward.
-    turns: two players take turns, so this reward was the other one's.
+    turns: two players take turns, so this reward is the other one's.
     candidates: [..., R + 1, A, W] of searches.
     """
     steps, last = policy.shape[-2], end.unsqueeze(-1)
@@ -123,7 +123,7 @@ def targets(
 
 
 def running_sums(reward: Tensor, period: int) -> Tensor:
-    """Return sums of rewards [..., R + 1] behind the first one, which begin again after `period` steps, if not 0."""
+    """Return the sums of rewards [..., R + 1] after the first position, reset after `period` steps; 0 = never."""
     reward = torch.cat((torch.zeros_like(reward[..., :1]), reward[..., 1:]), -1)
     parts = torch.split(reward, period or reward.shape[-1], -1)
     return torch.cat([part.cumsum(-1) for part in parts], -1)
@@ -134,8 +134,7 @@ def losses(
 ) -> dict[str, Tensor]:
     """Return the loss of each prediction [B, R + 1], by name, and the entropy of policies.
 
-    period: rewards are predicted as running sums that begin again after so many steps; 0 = never; None =
-            one by one.
+    period: rewards are predicted as running sums, reset after so many steps; 0 = never; None = one by one.
     """
     heads = network.head(predicted.policy)
     terms = {
@@ -161,11 +160,11 @@ def _log_policy(network: MuZeroNetwork, heads: Heads, candidates: Tensor | None)
 
 
 def masks(wanted: Targets, *, initial_reward: bool, partial: bool, beyond: bool) -> dict[str, Tensor]:
-    """Return where each loss counts [B, R + 1], by name.
+    """Return the positions where each loss counts [B, R + 1], by name.
 
-    initial_reward: the reward that led to the first position counts.
-    partial: nothing counts behind the last known position of an episode that goes on.
-    beyond: latents behind the last known position count for the consistency loss in no case.
+    initial_reward: include the reward that led to the first position.
+    partial: exclude positions after the last known one of an episode that continues.
+    beyond: exclude all positions after the last known one from the consistency loss.
     """
     known = ~(wanted.beyond & wanted.partial.unsqueeze(-1)) if partial else torch.ones_like(wanted.beyond)
     first = torch.arange(wanted.value.shape[-1], device=wanted.value.device) == 0
@@ -187,20 +186,21 @@ def scales(steps: int, initial: float, *, like: Tensor) -> Tensor:
 
 
 class SearchTargets(TargetCallback):
-    """Provide what latents learn to predict, from stored searches or new ones by a target network.
+    """Provide the targets of all predictions, from stored searches or from new ones by a target network.
 
     Args:
-        network: of which the target network is kept.
+        network: has a target network.
         search: of new searches.
-        td_steps: rewards of a return; -1 = all of an episode.
-        fresh: values behind the rewards are the target network's, in place of those that were stored.
+        td_steps: number of rewards of a return; -1 = all of an episode.
+        fresh: returns bootstrap from the target network's values, in place of the stored ones.
         share: of a batch, whose positions are searched again.
-        reanalyze_td_steps: rewards of their returns.
-        oldest: age from which `least_td_steps` are taken, of all steps so far; None = all have the same number.
-        least_td_steps: rewards of the returns of the oldest rows; of newer ones linearly more.
-        full: positions behind the unrolled ones are searched, too, in place of the network's value there.
-        positions: that are searched at once; None = all of a batch.
-        noise: new searches explore at the root, as those of acting do.
+        reanalyze_td_steps: number of rewards of their returns.
+        oldest: age, as a share of all steps so far, from which returns have `least_td_steps` rewards; None = the number
+            does not depend on age.
+        least_td_steps: number of rewards of the oldest rows' returns; newer ones have linearly more.
+        full: search positions after the unrolled ones, too, in place of the network's values there.
+        positions: number of positions searched at once; None = all of a batch.
+        noise: new searches explore at the root, as in acting.
         candidates, players, end_logit, period: see `LearnedModel`.
         device: of the networks.
         options: of `TargetCallback`.
@@ -249,7 +249,7 @@ class SearchTargets(TargetCallback):
         self.model = LearnedModel(self.copy, candidates=candidates, discount=self.discount, **rules)
 
     def target(self, trajectory: Batch, later: Tree) -> TargetResult:
-        """Return `wanted`, a dict of the fields of `Targets`; of windows with T as a second dimension."""
+        """Return `wanted`, a dict of the fields of `Targets`; for windows T is their second dimension."""
         if trajectory["end"].dim() > 1:
             made, measured = SearchTargets.target(self, _rows(trajectory), _rows(later))
             return _windows(made, trajectory["end"]), measured
@@ -259,7 +259,7 @@ class SearchTargets(TargetCallback):
         searched = torch.arange(policy.shape[-2], device=end.device) < end.unsqueeze(-1)
         policy = policy * (searched | ~closed.unsqueeze(-1)).unsqueeze(-1)
         candidates = trajectory.get("candidates")
-        if candidates is None and self.model.candidates is not None:  # nothing was searched so far
+        if candidates is None and self.model.candidates is not None:  # the memory has no searches
             candidates = policy.new_zeros((*policy.shape, self.model.candidates.width))
         count, steps = reward.shape[-1], policy.shape[-2]
         place, behind = torch.arange(count, device=end.device), (count if self.share else 0) + 1
@@ -287,7 +287,7 @@ class SearchTargets(TargetCallback):
         return {"wanted": known}, {"muzero/target": wanted.value[:, 0], **metrics}
 
     def _lengths(self, age: Tensor) -> Tensor:
-        """Return how many rewards the returns of rows of some ages [n] have (arXiv 2111.00210, section 4.3)."""
+        """Return the number of rewards of returns, by the rows' ages [n] (arXiv 2111.00210, section 4.3)."""
         if self.oldest is None:
             return torch.full_like(age, self.reanalyze_td_steps, dtype=torch.int64)
         share = (1.0 - age / self.oldest).clamp(min=0.0)
@@ -295,7 +295,7 @@ class SearchTargets(TargetCallback):
         return (self.least_td_steps + longer * share).ceil().long()
 
     def _reanalyzed(self, later: Tree, steps: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return what new searches find in observations [n, L, …].
+        """Search observations [n, L, …] again.
 
         Returns: values [n, L], policies [n, steps, A], and candidates [n, steps, A, W] or None.
         """
@@ -332,32 +332,31 @@ def _windows(tree: Tree, like: Tensor) -> Tree:
 
 
 def summed_roots(losses: Tensor) -> Tensor:
-    """Return priorities [B] of value losses [B, R + 1]: the sum of their roots, as in ALF."""
+    """Return priorities [B] of value losses [B, R + 1]: the sum of their square roots, as in ALF."""
     return losses.clamp(min=0.0).sqrt().sum(-1)  # rounding errors may lie below 0
 
 
 class MuZeroLoss(LossCallback):
-    """The losses of all predictions of unrolled latents, weighed and summed.
+    """The weighted sum of the losses of all predictions from unrolled latents.
 
     Args:
-        network: learns.
+        network: is trained.
         optimizer: as of `LossCallback`.
-        weights: c_i of value, policy, reward and end, 1 where not given, and of consistency, 0 where not given. The
-            entropy of policies has the weight `network.entropy_weight`.
+        weights: c_i of value, policy, reward and end, by default 1, and of consistency, by default 0. The entropy of
+            policies has the weight `network.entropy_weight`.
         initial_weight: w_0.
         gradient: factor of the gradient of each latent that g returns.
         consistency: cosine, of projected latents; or squares, of latents.
-        entropy_target: entropy of policies, towards which the weight of the entropy moves; None = it stays.
+        entropy_target: wanted entropy of policies, to which the weight of the entropy adapts; None = a fixed weight.
         entropy_rate: change of the logarithm of that weight in each update.
         initial_reward: the reward that led to the first position is predicted, too.
-        period: rewards are predicted as running sums that begin again after so many steps; 0 = never; None =
-            one by one.
+        period: rewards are predicted as running sums, reset after so many steps; 0 = never; None = one by one.
         partial_mask, beyond_mask: as `masks` takes them.
         priority: a function of value losses [B, R + 1] that gives priorities [B]; None = the error of the first value.
         options: of `LossCallback`.
 
     Raises:
-        ConfigError: there is no such term or consistency, or a number is out of range.
+        ConfigError: a term or the consistency is unknown, or a number is out of range.
     """
 
     network: MuZeroNetwork
@@ -393,7 +392,7 @@ class MuZeroLoss(LossCallback):
                 "consistency: a cosine is that of projected latents, and this model projects none (projection: null)"
             )
         if entropy_target is not None:
-            least = -math.inf if network.codec.continuous else 0.0  # of densities it may be negative
+            least = -math.inf if network.codec.continuous else 0.0  # a density's entropy may be negative
             require_number("entropy_target", entropy_target, least)
             if not network.entropy_weight > 0.0:
                 raise ConfigError("entropy_target: a weight that is to move begins above 0, as with 0.01")
@@ -407,7 +406,7 @@ class MuZeroLoss(LossCallback):
         self.partial_mask, self.beyond_mask, self.priority = partial_mask, beyond_mask, priority
 
     def loss(self, observation: Tree, trajectory: Batch, wanted: Batch, later: Tree) -> LossResult:
-        if trajectory["end"].dim() > 1:  # rows of windows learn as other rows do
+        if trajectory["end"].dim() > 1:  # windows are flattened to rows
             elements, made, measured = MuZeroLoss.loss(self, *map(_rows, (observation, trajectory, wanted, later)))
             error = _windows(made["value_error"], trajectory["end"])
             return _windows(elements, trajectory["end"]), {**made, "value_error": error}, measured
@@ -434,7 +433,7 @@ class MuZeroLoss(LossCallback):
         return total, outputs, metrics
 
     def _consistency(self, latent: Tensor, later: Tree) -> Tensor:
-        """Return the distance of latents [B, R + 1, Z] from those of the observations that came: [B, R + 1]."""
+        """Return the distances of latents [B, R + 1, Z] from those of the observations there: [B, R + 1]."""
         steps = latent.shape[1] - 1
         with torch.no_grad():
             seen = self.network.represent(map_tree(lambda value: value[:, :steps], later))

@@ -1,4 +1,4 @@
-"""A picture of a search: the nodes of a tree that most simulations passed, as SVG."""
+"""SVG pictures of a search: the most visited nodes of a tree."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +16,8 @@ from rlrun.core.errors import RequestError
 from rlrun.core.files import require_writable, write_text
 from rlrun.core.typing import Tree
 
-LETTER, LINE, PAD = 7.5, 16, 8  # units of a letter, of a line of text, and around a text
-GAP = (14, 34)  # units between boxes, to the right and below
+LETTER, LINE, PAD = 7.5, 16, 8  # width of a letter, height of a line, and padding
+GAP = (14, 34)  # between boxes, to the right and below
 STYLE = """\
 svg{--paper:#fff;--ink:#1c2128;--faint:#5a6370}
 @media(prefers-color-scheme:dark){svg{--paper:#14171c;--ink:#e8eaed;--faint:#a7afba}}
@@ -35,15 +35,15 @@ def picture(
 ) -> str:
     """Return an SVG of one tree: its most visited nodes, each below the action that leads there.
 
-    A box has the simulations that passed a node, and their mean value for who moves there. An edge has the
-    action and its prior. The edge of the most visited action of each node is bold.
+    A box shows a node's visits, and its mean value for the player to move. An edge shows the action and its prior.
+    The edge of the most visited action of each node is bold.
 
     Args:
         trees: of a search.
         tree: number of the tree.
-        nodes: of the picture, at most.
-        text: of the state of a node, by its row; shown above its numbers.
-        action: text of an action of a node, by the row and the action's number; None = the number.
+        nodes: largest number of nodes.
+        text: function from a node's row to a text of its state, shown above its numbers.
+        action: function from a node's row and an action's index to its text; None = the index.
     """
     name = action or (lambda row, number: f"{number}")
     rows = np.flatnonzero(trees.tree[: trees.used] == tree)
@@ -67,7 +67,7 @@ def picture(
     column: dict[int, float] = {}
 
     def place(row: int, used: int) -> int:
-        """Set the columns of a node and of those below it; return how many columns are used then."""
+        """Set the columns of a node and of those below it; return the number of columns used so far."""
         first = used
         for _, child in below[row]:
             used = place(child, used)
@@ -96,14 +96,14 @@ def picture(
 
 
 class Pictured(Agent):
-    """An agent that searches, and writes a picture of the first search in a file.
+    """A search agent that writes a picture of its first search to a file.
 
     Args:
-        agent: that searches.
+        agent: a `SearchAgent`, which acts.
         path: of the file.
 
     Raises:
-        RequestError: the agent does not search, or the file is no .svg.
+        RequestError: the agent does not search, or the path does not end in .svg.
     """
 
     def __init__(self, agent: Any, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Games that are searched: their rules as a model, judges of positions, and a player."""
+"""Search in games with known rules: their model, evaluations of positions, and an opponent."""
 
 from typing import Protocol
 
@@ -14,26 +14,26 @@ from rlrun.env.simulator import Move, Simulator, drawn, mixed, require_seen, uni
 
 
 class Judge(Protocol):
-    """What is known of positions before they are searched."""
+    """An estimate of policy and value at positions, before a search."""
 
     def __call__(self, rules: Simulator, state: Tree, seeds: Array) -> tuple[Array, Array]:
-        """Return logits of moves [n, A] and the value for who moves [n] of positions that are not over.
+        """Return logits of moves [n, A] and the value for the player to move [n], of positions that are not over.
 
-        seeds: [n] uint64, from which chance is drawn.
+        seeds: of random draws [n], uint64.
         """
 
 
 def unknown(rules: Simulator, state: Tree, seeds: Array) -> tuple[Array, Array]:
-    """Judge all moves as equal and all positions as 0."""
+    """Return equal logits of all moves, and 0 as the value of all positions."""
     count = row_count(state)
     return np.zeros((count, rules.actions)), np.zeros(count)
 
 
 class Playouts:
-    """Judge a position by the mean return of random games from there, all moves as equal; for games that end.
+    """Estimate values by the mean return of random games, with equal logits of all moves; for games that end.
 
     Args:
-        count: games from each position.
+        count: number of games from each position.
     """
 
     def __init__(self, count: int = 1) -> None:
@@ -57,11 +57,11 @@ class Playouts:
 class SimulatorModel:
     """The rules of a game as a model of a search.
 
-    A state is {"position": of the rules, "seed": [n] uint64}. Seeds depend on those of the root and on the moves.
+    A state is {"position": of the rules, "seed": [n] uint64}. Seeds are functions of the root's seed and the moves.
 
     Args:
         rules: of the game.
-        judge: of positions.
+        judge: returns policy and value of positions.
         discount: γ of a move.
     """
 
@@ -91,15 +91,15 @@ class SimulatorModel:
 
 
 class SearchPlayer:
-    """An opponent in games that searches each of its moves by the rules alone.
+    """An opponent that chooses each move by a search with the rules of the game; it does not learn.
 
-    It learns nothing, and plays the move that most simulations took.
+    It plays the most visited move.
 
     Args:
-        simulations: positions of a tree.
-        playouts: random games from each position that judge it. 0: positions that are not over count 0.
+        simulations: number of simulations of a search.
+        playouts: number of random games that evaluate a position; 0 = the value of positions that are not over is 0.
         gumbel: search as Gumbel MuZero does; otherwise by PUCT.
-        depth: moves that it looks ahead, at most.
+        depth: largest number of moves to look ahead.
     """
 
     def __init__(

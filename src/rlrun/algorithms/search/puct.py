@@ -2,16 +2,15 @@
 
     a = argmax  Q̃(s, a) + c P(s, a) √N(s) / (1 + N(s, a)),      c = c₁ + log((N(s) + c₂ + 1) / c₂)
 
-(Schrittwieser et al. 2020, arXiv 1911.08265, appendix B.) Q̃ is Q between the bounds of the tree's values, from 0 to
-1. At the root, P is mixed with noise of a Dirichlet distribution over the actions that are allowed (Silver et al.
-2018).
+(Schrittwieser et al. 2020, arXiv 1911.08265, appendix B.) Q̃ is Q scaled to [0, 1] by the bounds of
+the tree's values. At the root, P is mixed with Dirichlet noise over the allowed actions (Silver et al. 2018).
 
-The counts of visits approximate a policy that can be calculated (Grill et al. 2020, arXiv 2007.12509, section 3):
+Visit counts approximate a policy that can be computed (Grill et al. 2020, arXiv 2007.12509, section 3):
 
     π̄ = argmax over p of  Σ_a p(a) Q̃(s, a) - c / √N(s) · KL(P, p)
 
-Several simulations at a time take the best actions of a node in turn, each as if those before had visited it, or draw
-from π̄ independently.
+Parallel simulations take the best actions of a node in turn, each counting those before as visits, or draw from π̄
+independently.
 """
 
 from collections.abc import Collection, Sequence
@@ -44,27 +43,26 @@ class Puct(Search):
     """MuZero's search.
 
     Args:
-        simulations: of a search.
+        simulations: number of simulations of a search.
         c1, c2: of the weight c of the prior.
         noise: share of noise in the prior at the root.
         alpha: of the Dirichlet distribution; small ones favor few actions.
-        bounds: least and largest value for who moves at the root; values beyond widen them. None: those of the tree.
-        smallest_range: between the bounds, by which values are divided at least.
-        unexpanded: Q̃ of actions that were never taken: a number; max, min or mean of those that were, or
-            mean_with_parent, which counts the node's own value; none: as min, and a regularized policy keeps their
-            prior.
-        depth: actions from the root to a node, at most.
-        regularized: where π̄ takes the place of visits: act, learn, search (actions are drawn from it, without a
-            generator by the number of the simulation and the level, so that no tree depends on others).
+        bounds: least and largest value for the player to move at the root; values beyond widen them. None = the tree's.
+        smallest_range: lower limit of the range by which values are divided.
+        unexpanded: Q̃ of unvisited actions: a number; max, min or mean of the visited ones; mean_with_parent, which
+            includes the node's own value; none: as min, and π̄ of these actions is their prior.
+        depth: largest number of actions from the root to a node.
+        regularized: where π̄ replaces visits: act, learn, search. A search draws actions from it; without a generator
+            draws depend on simulation and level only, so that trees do not depend on each other.
         divergence: of π̄. rkl: Σ P log(P / p), by which each action keeps a share; kl: Σ p log(p / P).
-        parallel: simulations at a time, which the model gets at once; the same node may be the end of several.
-        expand: one: a simulation adds one node; root: the same, after all children of the root were added, as one
-            more simulation; all: each simulation adds all children of the node that it ends at. All children count as
-            A simulations that return their mean by the prior. Visits then say little of a child, so `regularized`
+        parallel: simulations at a time, by one call of the model; several may end at the same node.
+        expand: one: a simulation adds one node; root: the same, after an extra simulation that adds all children of the
+            root; all: each simulation adds all children of the node that it ends at. All children at a time count as A
+            simulations that return their mean by the prior. Visits then say little about a child, so `regularized`
             should have act and learn.
-        own_visit: whether N(s) counts the visit by which the node was added. Without it the prior says nothing of the
-            first action of a node.
-        tie_noise: largest number that is added to scores at random, only with a generator.
+        own_visit: whether N(s) includes the visit that added the node. Without it the prior has no effect on the first
+            action of a node.
+        tie_noise: upper limit of random numbers added to scores, only with a generator.
         learn_temperature: T of the policy to be learned, p ** (1 / T).
 
     Raises:
@@ -143,7 +141,7 @@ class Puct(Search):
         return shares(trees.root_visits)
 
     def _best(self, trees: SearchTrees, at: Array, weights: Array, rng: np.random.Generator | None = None) -> Array:
-        """Return the actions of the highest scores in nodes [n], in turn: [n, k]. weights: c √N of all numbers N."""
+        """Return the k best actions of nodes [n], taken in turn: [n, k]. weights: c √N for N = 0, 1, 2, …"""
         prior, q, child_visits = trees.edges(at)
         values = np.where(prior > 0, self._values(trees, at, q, child_visits > 0), -np.inf)
         if rng is not None and self.tie_noise:
@@ -203,7 +201,7 @@ def _are_bounds(bounds: object) -> bool:
 
 
 def _summary(values: Array, expanded: Array, parent: Array, rule: str) -> Array:
-    """Return what stands for values of actions that were never taken [n]; 0 where all of them are such."""
+    """Return the value of unvisited actions [n], from the visited ones; 0 where no action is visited."""
     if rule == "max":
         summary = np.where(expanded, values, -np.inf).max(1)
     elif rule in ("min", "none"):
@@ -229,7 +227,7 @@ def regularized_policy(prior: Array, values: Array, weight: Array | float, diver
     gap = (values - np.where(best > -np.inf, best, 0.0)) / np.reshape(weight, (-1, 1))  # u
     if divergence == "kl":
         return shares(prior * np.exp(gap))
-    beta = np.where(allowed, prior + gap, -np.inf).max(1, keepdims=True)  # p ≤ 1, so the root is not below
+    beta = np.where(allowed, prior + gap, -np.inf).max(1, keepdims=True)  # p ≤ 1, so β is not below
     beta = np.where(allowed.any(1, keepdims=True), beta, 1.0)
     for _ in range(100):
         parts = prior / (beta - gap)
@@ -244,7 +242,7 @@ def regularized_policy(prior: Array, values: Array, weight: Array | float, diver
 def tempered(policy: Array, temperature: float | Array) -> Array:
     """Return probabilities [N, A] proportional to policy ** (1 / temperature).
 
-    temperature: one or [N]; 0: the largest ones, each as likely.
+    temperature: one or [N]; 0 = the largest ones, with equal probability.
     """
     heat = np.zeros((len(policy), 1)) + np.reshape(temperature, (-1, 1))
     relative = policy / np.maximum(policy.max(1, keepdims=True), np.finfo(np.float64).tiny)

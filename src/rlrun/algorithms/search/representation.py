@@ -1,8 +1,8 @@
-"""MuZero's model as a representation: an algorithm sees its latents in place of observations.
+"""MuZero's model as a representation: an algorithm reads its latents in place of observations.
 
-The model learns as MuZero's does, from rows of its own memory, by an optimizer of its own. No searches are stored
-there, so values behind rewards are those of a target network. Policies are learned from searches of stored positions
-by that network, or not at all. No gradient of the algorithm reaches the model.
+The model learns as MuZero's does, from rows of its own memory and with its own optimizer. This memory has no searches,
+so returns bootstrap from the values of a target network. Policies are learned from searches of stored positions by that
+network, or not at all. No gradient of the algorithm reaches the model.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ from rlrun.nn.muzero import MuZeroNetwork
 
 
 class MuZeroRepresentation(MuZeroNetwork):
-    """MuZero's networks, whose latents of observations are the features that an algorithm sees."""
+    """MuZero's networks, whose latents of observations are the features that an algorithm reads."""
 
     @property
     def size(self) -> int:
-        """Numbers of a latent, Z."""
+        """Size of a latent, Z."""
         return self.latent
 
     def features(self, observation: Tree) -> Tensor:
@@ -44,15 +44,15 @@ def trajectory_of(
     compared: float = 0.0,
     seed: int = 0,
 ) -> Trajectory:
-    """Return the adaptor of rows without stored searches.
+    """Return the `Trajectory` adaptor of a memory without searches.
 
     Args:
         candidates: actions of new searches.
-        unroll: later steps that are predicted.
-        td_steps: rewards of a return; -1 = all of an episode.
-        share: of a batch whose positions are searched.
-        reanalyze_td_steps: rewards of their returns.
-        compared: weight of the consistency of latents, whose observations are looked up where it is above 0.
+        unroll: number of predicted steps.
+        td_steps: number of rewards of a return; -1 = all of an episode.
+        share: of a batch, whose positions are searched.
+        reanalyze_td_steps: number of rewards of their returns.
+        compared: weight of the consistency loss, whose observations are looked up if it is above 0.
         seed: of its random numbers.
 
     Raises:
@@ -69,7 +69,7 @@ def trajectory_of(
 
 
 def weighed(adaptors: Mapping[str, Any]) -> WeighRewards | None:
-    """Return the adaptor that sums several rewards by the weights of another memory, which may keep them apart."""
+    """Return an adaptor that sums several rewards as another memory's does, which may keep them apart; or None."""
     weighing = [adaptor for adaptor in adaptors.values() if isinstance(adaptor, WeighRewards)]
     if not weighing:
         return None
@@ -78,7 +78,7 @@ def weighed(adaptors: Mapping[str, Any]) -> WeighRewards | None:
 
 
 class MuZeroRepresentationTargets(SearchTargets):
-    """Provide what latents learn to predict: `SearchTargets` with values of the target network throughout.
+    """Provide the targets of all predictions: `SearchTargets` that always bootstrap from the target network.
 
     Metrics have names of their own, as the algorithm may be MuZero, too.
 
@@ -101,7 +101,7 @@ class MuZeroRepresentationTargets(SearchTargets):
 
 
 class MuZeroRepresentationLoss(MuZeroLoss):
-    """The losses of all predictions: `MuZeroLoss` with names of metrics of its own."""
+    """The weighted sum of all losses: `MuZeroLoss` with other names of metrics."""
 
     def loss(self, observation: Tree, trajectory: Batch, wanted: Batch, later: Tree) -> LossResult:
         total, outputs, metrics = super().loss(observation, trajectory, wanted, later)

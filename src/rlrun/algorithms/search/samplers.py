@@ -1,4 +1,4 @@
-"""How an action is drawn from the probabilities that a search returns for the environment."""
+"""Samplers of actions, from the probabilities that a search returns."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,13 +13,13 @@ from rlrun.ops.distributions import log_gamma_quantile
 
 
 class ActionSampler(Protocol):
-    """Draws actions, and may remember something of each environment."""
+    """Draws actions; it may keep a memory of each environment."""
 
     def initial(self, count: int, actions: int) -> Array | None:
-        """Return what is remembered where episodes begin, an array [count, …], or None."""
+        """Return the memory of new episodes, an array [count, …], or None."""
 
     def __call__(self, probabilities: Array, memory: Any, rng: np.random.Generator) -> tuple[Array, Any]:
-        """Return actions [N] by probabilities [N, A], and what is remembered after them [N, …]."""
+        """Return actions [N] drawn by probabilities [N, A], and the memory after them [N, …]."""
 
 
 class Draw:
@@ -34,10 +34,10 @@ class Draw:
 
 @dataclass(frozen=True)
 class BestOrDraw(Draw):
-    """Takes the likeliest action; draws from the probabilities with a probability of `epsilon`.
+    """Takes the likeliest action; with probability `epsilon` draws from the probabilities.
 
     Raises:
-        ConfigError: epsilon is no probability.
+        ConfigError: epsilon is not a probability.
     """
 
     epsilon: float = 0.1
@@ -53,13 +53,13 @@ class BestOrDraw(Draw):
 
 @dataclass(frozen=True)
 class PersistentDraw(Draw):
-    """Draws from probabilities that stay near the same actions for many steps, and are the given ones on average.
+    """Draws from random probabilities that favor the same actions for many steps; their mean is the given ones.
 
-    Each environment keeps uniform random numbers u [A]. Those of a Dirichlet distribution follow from them and the
-    probabilities p: shares of the u-quantiles of Gamma(c p, 1). Their mean is p.
+    Each environment keeps uniform random numbers u [A]. From these and the probabilities p follow probabilities of a
+    Dirichlet distribution: the shares of the u-quantiles of Gamma(c p, 1). Their mean is p.
 
     Args:
-        concentration: c; the smaller it is, the nearer the probabilities come to a single action.
+        concentration: c; the smaller, the nearer the probabilities come to a single action.
         renewal: probability of new random numbers in a step.
 
     Raises:

@@ -1,15 +1,15 @@
 """Search trees as arrays: many trees grow at once, each by one simulation or by several at a time.
 
-    select:   from the root, take the action that a rule chooses, until it leads to no node yet
-    expand:   the model says what follows: reward r, discount γ, a prior P over actions, and a value v
+    select:   from the root, take the action that a rule chooses, until it leads to a new node
+    expand:   the model predicts the reward r, the discount γ, a prior P over actions, and a value v
     back up:  G ← r + γ G along the path, beginning with v; Q(s, a) = r + γ V(s'), V(s) is the mean of the G of s
 
-(Schrittwieser et al. 2020, arXiv 1911.08265, appendix B.) Rewards and values are those of who moves. So γ is negative
-where the other player moves next. It is 0 where the game is over: a tree ends there, and the same end is backed up
-again. Python loops over simulations and levels of the trees, never over trees.
+(Schrittwieser et al. 2020, arXiv 1911.08265, appendix B.) Rewards and values are those of the player to move, so γ is
+negative if the other player moves next. It is 0 if the game is over: a tree ends there, and simulations that end there
+again back up the same value. Python loops over simulations and levels of the trees, never over trees.
 
-A rule chooses for a node again when something that it reads has changed: a simulation passed the node, or the bounds
-of its tree are wider. So to select is to follow rows, and the rule runs once a simulation for all levels.
+The rule's choice in a node is kept, and made again if its inputs change: a simulation passed the node, or the bounds of
+its tree are wider. So selection follows stored rows, and the rule runs once a simulation for all levels.
 """
 
 from abc import ABC, abstractmethod
@@ -28,14 +28,14 @@ LOWEST = np.finfo(np.float64).min
 
 
 class Node(NamedTuple):
-    """What a model says of n nodes.
+    """A model's predictions for n nodes.
 
-    state: that the model goes on from, a tree of arrays [n, …].
-    logits: of the prior [n, A]; -inf for actions that are not allowed.
-    value: of who moves here [n].
-    reward: of the action that led here, for who took it [n]; of a root it counts nothing.
-    discount: factor of this node's value for who took that action [n], negative where another player moves here; 0
-        where the game is over.
+    state: for the model's next call, a tree of arrays [n, …].
+    logits: of the prior [n, A]; -inf for forbidden actions.
+    value: for the player to move [n].
+    reward: of the action that led here, for the player who took it [n]; ignored at a root.
+    discount: factor of this node's value for that player [n]: negative if another player moves here; 0 if the game is
+        over.
     """
 
     state: Tree
@@ -46,7 +46,7 @@ class Node(NamedTuple):
 
 
 class Model(Protocol):
-    """A model of what follows actions, given or learned."""
+    """A given or learned model of the consequences of actions."""
 
     def __call__(self, state: Tree, action: Array) -> Node:
         """Return the nodes that follow actions [n] in states [n, …]."""
@@ -56,34 +56,34 @@ Rule = Callable[["SearchTrees", Array], Array]
 
 
 class SearchTrees:
-    """N trees. Row i of all arrays is the root of tree i; nodes of all trees follow in the order of their expansion.
+    """N search trees in arrays. Row i is the root of tree i; nodes of all trees follow in the order of their expansion.
 
-    R is the number of rows. The last row is no node: what is -1 points there, and paths that are over stay there.
+    R is the number of rows. The last row is a dummy: indices of -1 point there, and paths that are over stay there.
 
     Args:
         root: of all trees.
-        simulations: of each tree.
-        depth: actions from the root to a node, at most.
-        bounds: of values for who moves at the root, known before. Values beyond widen them.
+        simulations: number of simulations of each tree.
+        depth: largest number of actions from the root to a node.
+        bounds: of values for the player to move at the root, if known; values beyond widen them.
         parallel: simulations at a time, k.
-        expand: one: a simulation adds the node that it ends at; root: the same, after all children of the root; all:
-            a simulation adds all children of the node that it ends at, and so does the root before.
+        expand: one: a simulation adds one node; root: the same, after all children of the root are added; all: a
+            simulation adds all children of the node that it ends at, after those of the root.
 
     Attributes:
-        used: rows of nodes so far, the first ones.
-        most_visits: of a node, at most.
+        used: number of rows that are nodes so far, the first ones.
+        most_visits: upper limit of a node's visits.
         state: of the model, a tree of arrays [R, …].
-        tree: that a node belongs to [R].
+        tree: index of a node's tree [R].
         prior: [R, A].
-        child: the row that an action leads to [R, A], -1 for none.
-        child_visits: simulations that took an action [R, A].
-        q: value of an action that was taken, for who took it [R, A].
-        visits: simulations that passed a node or ended there [R], and the one that made a root.
-        value: mean of their returns, for who moves [R].
+        child: the row that an action leads to [R, A]; -1 = no node yet.
+        child_visits: number of simulations that took an action [R, A].
+        q: value of a visited action, for the player who took it [R, A].
+        visits: number of simulations that passed a node or ended there [R]; a root counts one more.
+        value: mean of their returns, for the player to move [R].
         raw: value by the model [R].
-        level: actions from the root [R].
-        sign: 1 where who moves at the root moves here, -1 where the other one does [R].
-        gumbel: noise of actions at the root, of searches that have one [N, A].
+        level: number of actions from the root [R].
+        sign: 1 if the player to move at the root moves here, otherwise -1 [R].
+        gumbel: noise of actions at the root [N, A]; 0 in searches without it.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class SearchTrees:
         self.value, self.raw, self._total, self._reward = np.zeros((4, rows))
         self.visits = np.zeros(rows)
         self._discount, self.sign = np.ones((2, rows))
-        self._taker = np.ones(rows)  # sign of who took the action that led here
+        self._taker = np.ones(rows)  # sign of the player who took the action that led here
         self.tree, self.level, self._edge = np.zeros((3, rows), np.int64)
-        self._inner = np.zeros(rows, np.bool_)  # whether a simulation may go on from a node
+        self._inner = np.zeros(rows, np.bool_)  # whether a node may have children
         self._best = np.zeros((rows, parallel), np.int64)
         self._next = np.full((rows, parallel), -1)
         self.gumbel = np.zeros((count, actions))
@@ -126,7 +126,7 @@ class SearchTrees:
 
     @property
     def root_visits(self) -> Array:
-        """Simulations that took each action at the root: [N, A]."""
+        """Number of simulations that took each action at the root: [N, A]."""
         visits: Array = self.child_visits[: len(self.roots)].astype(np.int64)
         return visits
 
@@ -138,11 +138,11 @@ class SearchTrees:
 
     def edges(self, at: Array) -> tuple[Array, Array, Array]:
         """Return priors, values and visits of the actions in nodes [n], each [n, A]."""
-        columns = self._edges.take(at, 0).transpose(1, 2, 0).copy()  # few numbers are added quicker across rows
+        columns = self._edges.take(at, 0).transpose(1, 2, 0).copy()  # in this order sums over actions are faster
         return columns[0].T, columns[1].T, columns[2].T
 
     def bounds(self, at: Array) -> tuple[Array, Array]:
-        """Return the least and the largest value of the tree of each node [n], for who moves there."""
+        """Return the least and the largest value of the tree of each node [n], for the player to move there."""
         tree = self.tree.take(at)
         low, high = self._low.take(tree), self._high.take(tree)
         if not self._two_sided:
@@ -186,7 +186,7 @@ class SearchTrees:
             place = leaf if k == 1 else np.where(goes_on, self._place(node), place)
 
     def _place(self, node: Array) -> Array:
-        """Return where each path reads its choice: the second path in a node reads the second one, and so on [N k]."""
+        """Return the place of each path's choice [N k]: the i-th path in a node reads its i-th choice."""
         k = self.parallel
         nodes = node.reshape(-1, k)
         same = nodes[:, :, None] == nodes[:, None, :]
@@ -194,7 +194,7 @@ class SearchTrees:
         return place
 
     def _expand(self, model: Model, leaf: Array, action: Array) -> Array:
-        """Add a node below each leaf [n] that may have one; return its row [n], -1 for none."""
+        """Add a node below each leaf [n] that may have children; return its row [n], -1 where there is no new node."""
         rows = np.flatnonzero(self._inner.take(leaf))
         end = np.full(len(leaf), -1)
         if self.parallel == 1:
@@ -244,7 +244,7 @@ class SearchTrees:
         self.used = at.stop
 
     def _back_up(self, path: Array, gain: Array, weight: float) -> Array:
-        """Count returns at all nodes of paths [L, n], which have a gain [n] behind the last one, `weight` times.
+        """Add returns to all nodes of paths [L, n], `weight` times, beginning with a gain [n] after the last one.
 
         Returns: those nodes, level by level.
         """
@@ -274,7 +274,7 @@ class SearchTrees:
         np.maximum.at(self._high, tree, seen)
 
     def _changed(self, nodes: Array, low: Array, high: Array) -> Array:
-        """Return all roots, then the other nodes of paths, and those with children whose trees have wider bounds.
+        """Return the nodes whose choices may change: roots, nodes of paths, and those with children in wider bounds.
 
         Without children all actions have the same value in any bounds.
         """
@@ -292,13 +292,13 @@ class SearchTrees:
 
 
 class Search(ABC):
-    """A way to grow trees and to read them."""
+    """A search algorithm: how trees grow, and which policies are read from them."""
 
     @abstractmethod
     def grow(self, model: Model, root: Node, rng: np.random.Generator | None = None) -> SearchTrees:
-        """Return trees that are grown from roots.
+        """Return the trees of a search from root nodes.
 
-        rng: of the noise at the root; None: without noise.
+        rng: of noise and draws; None = without noise.
         """
 
     @abstractmethod
@@ -309,12 +309,12 @@ class Search(ABC):
     def acting(self, trees: SearchTrees, temperature: float | Array = 1.0) -> Array:
         """Return the probabilities of actions in the environment [N, A].
 
-        temperature: one or [N]; 0: the best ones, each as likely.
+        temperature: one or [N]; 0 = the best ones, with equal probability.
         """
 
 
 def require_size(simulations: int, depth: int | None, parallel: int, expand: str = "one") -> None:
-    """Refuse wrong numbers of a search.
+    """Check the numbers that set the size of a search.
 
     Raises:
         ConfigError: a number is out of range, or two of them do not fit together.
@@ -332,10 +332,10 @@ def require_size(simulations: int, depth: int | None, parallel: int, expand: str
 
 
 def in_turn(times: int, visits: Array, score: Callable[[Array, int], Array]) -> Array:
-    """Return the action of the highest score, several times: [n, times]. Each one counts as a visit to the next.
+    """Return the actions of the highest scores, chosen in turn: [n, times]. Each one counts as a visit for the next.
 
     visits: before [n, A].
-    score: of visits [n, A], and of how many actions were taken in turn; returns [n, A].
+    score: function of visits [n, A] and the number of actions chosen so far that returns scores [n, A].
     """
     if times == 1:
         best: Array = score(visits, 0).argmax(1)[:, None]
@@ -348,11 +348,11 @@ def in_turn(times: int, visits: Array, score: Callable[[Array, int], Array]) -> 
 
 
 def softmax(logits: Array) -> Array:
-    """Return probabilities [n, A]; all are 0 in rows of -inf alone."""
+    """Return probabilities [n, A]; rows of only -inf are 0."""
     logits = np.asarray(logits, np.float64, order="F")
     largest = logits.max(1, keepdims=True)
     powers = np.exp(logits - np.maximum(largest, LOWEST))
-    parts: Array = powers / np.maximum(powers.sum(1, keepdims=True), 1e-300)  # a sum is 0, or 1 and more
+    parts: Array = powers / np.maximum(powers.sum(1, keepdims=True), 1e-300)  # a sum is 0 or at least 1
     return parts
 
 
@@ -364,7 +364,7 @@ def shares(numbers: Array) -> Array:
 
 
 def pick(probabilities: Array, draws: Array) -> Array:
-    """Return actions [N] of probabilities [N, A], by random numbers [N] in [0, 1)."""
+    """Return actions [N] drawn from probabilities [N, A] by random numbers [N] in [0, 1)."""
     upto = probabilities.cumsum(1)
     action: Array = (upto > (draws * upto[:, -1])[:, None]).argmax(1)
     return action
