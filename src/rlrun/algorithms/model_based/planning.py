@@ -259,7 +259,7 @@ class CEM(Planner):
         elite: number of best sequences that it is fitted to.
         tau: share of the new mean and variance.
         epsilon: the search of a plan stops once the variance of each number is at most this share of its first one.
-        variance: the first; None = the square of half the distance between the bounds.
+        variance: initial variance; None = the square of half the distance between the bounds.
         options: of `Planner`.
     """
 

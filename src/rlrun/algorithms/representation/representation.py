@@ -1,9 +1,9 @@
 """A learned representation: an algorithm reads features in place of observations.
 
-Features are those from which the action between two observations is predicted (Pathak et al. 2017, arXiv 1705.05363,
-section 2.2). They may omit what the agent cannot affect and is not affected by. The learner sees stored observations.
-The acting policy, critics, bonuses and their target networks see features, through which no gradient flows. Memory
-stores observations as the environment gave them, so a sample's features always come from the current network.
+Features are trained to predict the action between two observations (Pathak et al. 2017, arXiv 1705.05363, section 2.2).
+They may omit what the agent cannot affect and is not affected by. The learner sees stored observations. The acting
+policy, critics, bonuses and their target networks see features, through which no gradient flows. Memory stores
+observations as the environment gave them, so a sample's features always come from the current network.
 
     L = -log p(a | φ(s), φ(s'))
 

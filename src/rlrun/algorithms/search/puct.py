@@ -2,8 +2,8 @@
 
     a = argmax  Q̃(s, a) + c P(s, a) √N(s) / (1 + N(s, a)),      c = c₁ + log((N(s) + c₂ + 1) / c₂)
 
-(Schrittwieser et al. 2020, arXiv 1911.08265, appendix B.) Q̃ is Q scaled to [0, 1] by the bounds of
-the tree's values. At the root, P is mixed with Dirichlet noise over the allowed actions (Silver et al. 2018).
+(Schrittwieser et al. 2020, arXiv 1911.08265, appendix B.) Q̃ is Q scaled to [0, 1] by the bounds of the tree's values.
+At the root, P is mixed with Dirichlet noise over the allowed actions (Silver et al. 2018).
 
 Visit counts approximate a policy that can be computed (Grill et al. 2020, arXiv 2007.12509, section 3):
 
