@@ -2,9 +2,10 @@
 
 A stored state is a folder that appears as a whole or not at all:
 
-    tensors.safetensors      tensors and arrays of all parts tensors.1.safetensors    … of a large part that only some
-    readers load state.json               part -> its state, with a marker in place of each tensor manifest.json
-    size and sha256 of each file, and of itself
+    tensors.safetensors      tensors and arrays of all parts
+    tensors.1.safetensors    … of a large part that only some readers load
+    state.json               part -> its state, with a marker in place of each tensor
+    manifest.json            size and sha256 of each file, and of itself
 
 Rows of memories are next to such folders, in `segments/`, shared by states with the same rows.
 """

@@ -180,8 +180,10 @@ class Dynamics(nn.Module):
         return sum(core.state_size for core in self.cores)
 
     def begin(self, state: Tensor, past: Tensor) -> Tensor:
-        """Return the elite's initial imagined states [E, B, D + S], from states [B, D] and recurrent ones [B, M ·
-        S]."""
+        """Return the elite's initial imagined states [E, B, D + S].
+
+        state: [B, D]; past: recurrent states of all members, [B, M · S].
+        """
         own = past.reshape(*past.shape[:-1], self.members, -1).transpose(0, 1)
         own = own if self.elites == self.members else own[self.elite()]
         return torch.cat((state.expand(self.elites, -1, -1), own), -1)

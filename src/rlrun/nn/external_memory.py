@@ -3,9 +3,9 @@
 A step reads by similarity and writes one slot (Wayne et al. 2018, arXiv 1803.10760; Graves et al. 2016, the DNC):
 
     w_k    = softmax_i(β_k cos(key_k, M_i)),   read_k = Σ_i w_ki M_i
-    usage ← usage + Σ_k w_k                                              of a read j      = argmin usage,   M_j ←
-    [value, 0],   usage_j ← usage_j + 1   of a write M_i    ← d M_i + v_i [0, value],   v ← γ v + (1 - γ) onehot(j)
-    the other slots; v where γ is given
+    usage ← usage + Σ_k w_k                                              of a read
+    j      = argmin usage,   M_j ← [value, 0],   usage_j ← usage_j + 1   of a write
+    M_i    ← d M_i + v_i [0, value],   v ← γ v + (1 - γ) onehot(j)       the other slots; v where γ is given
 
 Gradients reach keys, strengths and written values through reads alone: usage and the choice of a slot have none.
 """

@@ -71,13 +71,15 @@ class Callback:
 
     The plan reads further attributes of the few callbacks that have them:
 
-    * `leads`: it observes or writes files, and does not affect training, so only the first rank has it * `ends`: its
-      `end_cycle` may end training, so it is called after all others * `only_provides`: the plan is refused if no hook
-      requests a name that it provides * `on_request`: its `begin_batch` is called only if a hook requests a name that
-      it provides * `withheld`: names that it lacks in this run -> the reason, for messages * `requested_names`: is set
-      to those of `provides` that hooks request * `trained()`: parameters that its optimizer steps; others step them
-      only if both have `by_turns` * `every`, `due()`, `passed()`: of losses and target networks that skip some updates
-      * `inherited`: entries of its state that a fork takes; others restart
+    * `leads`: it observes or writes files, and does not affect training, so only the first rank has it
+    * `ends`: its `end_cycle` may end training, so it is called after all others
+    * `only_provides`: the plan is refused if no hook requests a name that it provides
+    * `on_request`: its `begin_batch` is called only if a hook requests a name that it provides
+    * `withheld`: names that it lacks in this run -> the reason, for messages
+    * `requested_names`: is set to those of `provides` that hooks request
+    * `trained()`: parameters that its optimizer steps; others step them only if both have `by_turns`
+    * `every`, `due()`, `passed()`: of losses and target networks that skip some updates
+    * `inherited`: entries of its state that a fork takes; others restart
     """
 
     data_group: str | None = None  # batch hooks look up names here first

@@ -3,13 +3,20 @@
 The table sorts adaptors by their `tier`, and within a tier by the order of the config. So rewards are always clipped
 before they are summed over steps:
 
-    COPIES     copies of stored columns and of the steps after them RELABEL    other goals, with their rewards:
-    hindsight WEIGHTS    one reward of several rewards a step REPRESENTATIONS  features in place of observations REWARDS
-    each step's reward RETURNS    rewards by the size of their returns AHEAD      several steps joined: n-step returns
-    VIEWS      further observations: changed at random, or of later steps MIRRORS    mirror images of observations, or
-    of all rows VALUES     other changes of single steps: cast, scale, normalize; also adaptors without a tier
-    EVALUATES_ACTIONS  outputs of networks for whole windows: advantages SHAPE      selection of parts PAST
-    windows and states for recurrent networks NAMES      other names
+    COPIES     copies of stored columns and of the steps after them
+    RELABEL    other goals, with their rewards: hindsight
+    WEIGHTS    one reward of several rewards a step
+    REPRESENTATIONS  features in place of observations
+    REWARDS    each step's reward
+    RETURNS    rewards by the size of their returns
+    AHEAD      several steps joined: n-step returns
+    VIEWS      further observations: changed at random, or of later steps
+    MIRRORS    mirror images of observations, or of all rows
+    VALUES     other changes of single steps: cast, scale, normalize; also adaptors without a tier
+    EVALUATES_ACTIONS  outputs of networks for whole windows: advantages
+    SHAPE      selection of parts
+    PAST       windows and states for recurrent networks
+    NAMES      other names
 """
 
 import logging
@@ -48,12 +55,13 @@ class Adaptor(Protocol):
     Optional members:
 
     * `tier`, and `requires`: names that it reads, "observation.goal" for a leaf
-    * `idle`: True if it changes nothing, and is left out * `keeps`: names that batches of rollouts have in addition to
-      the loader's columns * `learns`: True if the result depends on the last update, so batches cannot be drawn ahead *
-      `rowwise`: True if each row changes independently of the others, so several samples are adapted at once *
-      `copies`: number of rows that each row becomes; 1 without it * `rollout(batch)`: called with a whole rollout [N,
-      T, …] in place of the adaptor * `evaluate(batch, rows)`: called in place of the adaptor for held-out batches; it
-      must not learn or draw
+    * `idle`: True if it changes nothing, and is left out
+    * `keeps`: names that batches of rollouts have in addition to the loader's columns
+    * `learns`: True if the result depends on the last update, so batches cannot be drawn ahead
+    * `rowwise`: True if each row changes independently of the others, so several samples are adapted at once
+    * `copies`: number of rows that each row becomes; 1 without it
+    * `rollout(batch)`: called with a whole rollout [N, T, …] in place of the adaptor
+    * `evaluate(batch, rows)`: called in place of the adaptor for held-out batches; it must not learn or draw
     * `observe(row)`: called with every row [n, …] that enters a table, or None. `row["env"]` [n] has the numbers of
       their environments; they are equal for an episode that enters as a whole.
     * `break_off(env)`: called if episodes of environments [n] end without another row

@@ -21,12 +21,15 @@ class Trajectory(Seeded):
     ends, the newest row of an open episode, or the last position that is used. Entries after it repeat those of `end`.
     `trajectory` has these entries; for windows T is a second dimension:
 
-        action      [B, R, …]  taken reward      [B, L]     of the step that led to each position; 0 at the start of an
-        episode, or if it is gone terminated  [B, L]     whether that step ended the episode value       [B, L]     of
-        the search there policy      [B, R + 1, A] candidates  [B, R + 1, A, W]   actions of these probabilities, if
-        searches had candidates end         [B] closed      [B]        whether the episode is over at `end`, so that
-        there was no search age         [B]        of the row, from 0 to 1: the share of all steps so far that came
-        after it
+        action      [B, R, …]  that were taken
+        reward      [B, L]     of the step that led to each position; 0 at the start of an episode, or if it is gone
+        terminated  [B, L]     whether that step ended the episode
+        value       [B, L]     of the search there
+        policy      [B, R + 1, A]
+        candidates  [B, R + 1, A, W]   actions of these probabilities, if searches had candidates
+        end         [B]
+        closed      [B]        whether the episode is over at `end`, so that there was no search
+        age         [B]        of the row, from 0 to 1: the share of all steps so far that came after it
 
     L is R + 1 plus the steps of the return; for whole episodes the longest one's.
 
