@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from benchmarks.claims import Claim, answer, fresh, last_return
+from benchmarks.games import BESIDE
 
 SHOOTING = "networks.planner._target_=rlrun.algorithms.model_based.planning.RandomShooting"
 
@@ -27,7 +29,9 @@ def over_sac(overrides: list[str], folder: Path) -> float:
     ours.mkdir()
     theirs.mkdir()
     shared = [word for word in overrides if word.startswith(("env=", "stop.", "seed="))]
-    return last_return(overrides, ours) - last_return(["algorithm=sac", *shared], theirs)
+    returns = {"mbpo": last_return(overrides, ours), "sac": last_return(["algorithm=sac", *shared], theirs)}
+    (folder / BESIDE).write_text(json.dumps(returns))
+    return returns["mbpo"] - returns["sac"]
 
 
 def risky_return(overrides: list[str], folder: Path) -> float:
